@@ -1,4 +1,4 @@
-"""The peak memory that plans predict beside what is measured, in processes of one replica or two."""
+"""Peak memory, planned and measured, in processes of one or two replicas."""
 
 import argparse
 import sys
@@ -49,9 +49,9 @@ HEAD = ["network", "batch", "K", "policy", "replicas", "predicted", "measured", 
 
 
 def predicted_and_measured(case, repeats):
-    """Return bytes: what a plan predicts together with the runtime's own, and the median peak of fresh processes.
+    """Return bytes: the plan's peak with the runtime, and the median measured peak of fresh processes.
 
-    That of several replicas in one process is the sum of what each is predicted to take, with one process.
+    For several replicas in one process, the prediction is the sum over the replicas plus one process.
     """
     plan = bt.plan_step(case.build, case.batch, **case.settings, devices=case.devices, prefetched=0)
     folded = 0 if case.sized else plan.memory.parts.get("constants", 0)

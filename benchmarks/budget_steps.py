@@ -36,7 +36,7 @@ def gpt_of_keras_hub(width=256, layers=4, words=256, length=128):
 
 
 def recurrent():
-    """Return two LSTMs, one on the other: float32 [batch, 64, 32] -> logits [batch, 10]."""
+    """Return two stacked LSTMs: float32 [batch, 64, 32] -> logits [batch, 10]."""
     inputs = keras.Input((64, 32))
     x = keras.layers.LSTM(128, return_sequences=True)(inputs)
     x = keras.layers.LSTM(128)(x)
@@ -90,7 +90,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One network in one setting, in one process. ``sized``: whether the pipeline says how large a batch is."""
+    """One network with one configuration, in one process. ``sized``: whether the batch size is static."""
 
     network: str
     batch: int
@@ -119,7 +119,7 @@ class Case:
 
 
 def source(case, model):
-    """Return an endless dataset of one random batch, which takes no work to hand out."""
+    """Return an infinite dataset of one random batch, which costs no work to produce."""
     kind, outputs = tf.as_dtype(model.input.dtype), model.output.shape
     x = tf.random.uniform((case.batch, *model.input.shape[1:]), 0, 8 if kind.is_integer else 1, kind)
     y = tf.random.uniform((case.batch, *outputs[1:-1]), 0, outputs[-1], tf.int32)
@@ -149,7 +149,7 @@ def peak_of_updates(**settings):
 
 
 def peak_of(case):
-    """Return the MiB that updates take in a fresh process, of all its replicas together."""
+    """Return the peak MiB of the updates in a fresh process, over all its replicas."""
     if case.devices == 1:
         return bt.peak_memory(peak_of_updates, **case.arguments)
     packed = base64.b64encode(pickle.dumps((peak_of_updates, case.arguments)))

@@ -1,7 +1,7 @@
 """Memory and processor time of training steps with bt.chunk_head and stock Keras; `--memory` or `--time` alone.
 
-A GPT-2 of two blocks with random weights and GPT-2's vocabulary. Times are processor seconds of whole steps, which also
-hold on a busy machine, of both models interleaved in one process.
+A GPT-2 of two blocks with random weights and GPT-2's vocabulary. Times are CPU seconds of complete steps, which are
+valid on a busy machine too, with both models interleaved in one process.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Language models of KerasHub on one NVIDIA GPU: what each setting brings, beside PyTorch and Keras on JAX.
+"""Language models of KerasHub on one NVIDIA GPU: the gain of each setting, compared with PyTorch and Keras on JAX.
 
-Each row is a process that trains on one batch, again and again. They compile beside each other; then each has the GPU
-for itself, in turn. SMALL=1 runs tiny models, on a CPU too, to try the script.
+Each row is a process that trains repeatedly on one batch. They compile concurrently; then each in sequence has the GPU
+to itself. SMALL=1 runs tiny models, also on a CPU, to try the script.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MODELS = {
     if SMALL
     else {"vocabulary": 128_256, "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "inner": 8192},
 }
-"""GPT-2 small, and Llama 3.2's model of 1 B."""
+"""GPT-2 small and Llama 3.2 1B."""
 
 WAYS = {
     "stock": (),
@@ -36,8 +36,8 @@ WAYS = {
     "steps": ("attention", "head", "bt", "steps"),
     "stock-bt": ("bt",),
 }
-"""What is done with the model of KerasHub: attention as one kernel, a head in 16 bits, taken as a `bt.Model`, and eight
-steps in one program."""
+"""Changes to the KerasHub model: fused attention, a 16-bit head, conversion to a `bt.Model`, and eight steps in one
+program."""
 
 TORCH, JAX = "torch", "jax"
 STEPS = 8  # in one program
@@ -47,7 +47,7 @@ PEAK = 989e12
 
 
 def flops_of_a_token(shape, length):
-    """Return the FLOPs of a step per token: 6 for a weight of a product, and causal attention (PaLM, appendix B)."""
+    """Return the FLOPs of a step per token: 6 per matmul parameter, and causal attention (PaLM, appendix B)."""
     width, heads = shape["width"], shape["heads"]
     of_attention = 2 * width * width + 2 * width * width * shape["kv_heads"] // heads
     of_mlp = (2 if shape is MODELS["gpt2"] else 3) * width * shape["inner"]
@@ -59,7 +59,7 @@ def flops_of_a_token(shape, length):
 
 
 class Turn:
-    """When this process has compiled, it waits until all have, and then until those before it are done."""
+    """After compiling, this process waits until all have compiled and its predecessors are done."""
 
     def __init__(self, folder, number, count, deadline):
         self.folder, self.number, self.count, self.deadline = Path(folder), number, count, deadline
@@ -133,7 +133,7 @@ def keras_hub_model(name, shape, length):
 
 
 def ends_of_epochs(keras, fit):
-    """Return (time, loss) at the end of each epoch of ``fit(settings)``: what is between two has no start of `fit`."""
+    """Return (time, loss) at the end of each epoch of ``fit(settings)``; differences exclude the start of `fit`."""
     ends = []
 
     class Clock(keras.callbacks.Callback):
@@ -182,7 +182,7 @@ def with_tensorflow(way, name, shape, length, batch):
 
 
 def kernels_of_tensorflow(train):
-    """Return milliseconds a step of the kernels that take the most, and of all."""
+    """Return milliseconds per step of the slowest kernels, and of all."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -219,7 +219,7 @@ def with_jax(way, name, shape, length, batch):
     keras.config.set_dtype_policy("mixed_bfloat16")
     keras.utils.set_random_seed(1)
     task = keras_hub_model(name, shape, length)
-    model = keras.Model(task.inputs, task.outputs)  # KerasHub's own `fit` makes a dataset of TensorFlow
+    model = keras.Model(task.inputs, task.outputs)  # KerasHub's own `fit` makes a tf.data dataset
     model.compile(
         keras.optimizers.AdamW(1e-4, weight_decay=0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )

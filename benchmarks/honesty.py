@@ -1,13 +1,13 @@
-"""How often does bt.compare err, and how often does it tell a true difference? Simulated, and counted on real sources.
+"""How often does bt.compare err, and how often does it detect a true difference? On simulated and real sources.
 
-Two alike take turns for four seconds, built anew each time, again and again. Of one such piece the first two looks of a
-comparison are known (after 2 and 4 s), of four in a row all four (up to 16 s), as going on builds new instances too.
-The same rounds with their logarithms moved to 1.25x, 1.5x or 3x stand for a true difference.
+Two identical sources are interleaved for four seconds, with new instances each time, repeatedly. One piece gives the
+first two interim checks of a comparison (after 2 and 4 s), four in a row give all four (up to 16 s), because a longer
+comparison builds new instances too. The same rounds with shifted logarithms simulate a difference of 1.25x, 1.5x or 3x.
 
-noise: the scatter of one window, in brackets what its parts show of it; luck: how much instances differ beyond what the
-noise of their rounds explains. false: two alike that were called faster or slower. told: the share of true differences
-that were called faster. interval: how far its upper end lies from its middle after 4 s, in the middle case and, in
-brackets, in nine of ten.
+noise: the scatter of one window; in brackets, the part visible within it. luck: how much instances differ beyond
+the noise of their rounds. false: identical pairs that were called faster or slower. told: the fraction of true
+differences that were called faster. interval: distance from its center to its upper end after 4 s, in the median case
+and, in brackets, in nine of ten.
 """
 
 import argparse
@@ -31,16 +31,16 @@ from bigtrain_nb.measure.source import PARTS
 BATCH = 66
 SECONDS = 4.0
 TOGETHER = max(INTERIM_CHECKS)
-"""Pieces that make up the longest comparison."""
+"""Pieces in the longest comparison."""
 TRUTHS = (1.25, 1.5, 3)
 SIMULATED = {0.07: 40, 0.16: 8, 0.35: 4}
-"""{noise of a window: rounds in four seconds}: a step, a pipeline, one with buffers that fill slowly."""
+"""{noise of a window: rounds in four seconds}: a step, a pipeline, a pipeline with slowly filling buffers."""
 SEEN = 0.25
-"""Share of the variance of a simulated window that its parts show; of real ones it was 0.2 to 0.6 on a busy machine."""
+"""Fraction of a simulated window's variance visible in its parts; 0.2 to 0.6 in real ones on a busy machine."""
 
 
 def step():
-    """Return a new step function: a dense net of its own is trained on one batch."""
+    """Return a new step function that trains its own dense network on one batch."""
     tf, keras = bt.tf, bt.tf.keras
     net = keras.Sequential([keras.Input((256,)), keras.layers.Dense(256, "relu"), keras.layers.Dense(8)])
     net.compile("sgd", "mse")
@@ -61,7 +61,7 @@ def short_passes():
 
 
 def generator():
-    """Return a new dataset that a function of Python fills."""
+    """Return a new dataset from a Python generator."""
 
     def batches():
         numbers = np.random.default_rng(0)
@@ -85,7 +85,7 @@ SOURCES = {
 
 
 def measured(build, pieces):
-    """Return for each piece the log rates of two alike, and the noise of these windows, [2, rounds, 2]."""
+    """Return for each piece the log rates of two identical sources and the noise of these windows, [2, rounds, 2]."""
     found = []
     for _ in range(pieces):
         rounds = Rounds({"a": build, "b": build}, SECONDS)
@@ -100,7 +100,7 @@ def measured(build, pieces):
 
 
 def simulated(noise, rounds, pieces, dice):
-    """Return the same of imitated sources, whose noise has heavy tails and whose instances differ as `LUCK` says."""
+    """Return the same for simulated sources with heavy-tailed noise and instances that differ by `LUCK`."""
     found = []
     for _ in range(pieces):
         luck = dice.normal(0, LUCK, 2)
@@ -112,7 +112,7 @@ def simulated(noise, rounds, pieces, dice):
 
 
 def ratio_of(pieces, truth, error):
-    """Return the `Ratio` of these pieces, as `bt.compare` would say it."""
+    """Return the `Ratio` of these pieces as `bt.compare` would report it."""
     ratios = np.concatenate([math.log(truth) + logs[:, 0] - logs[:, 1] for logs, _ in pieces])
     noises = np.sqrt((np.concatenate([noises for _, noises in pieces]) ** 2).mean(axis=0))
     instances = np.repeat(range(len(pieces)), [piece.shape[1] for piece in pieces])
@@ -121,7 +121,7 @@ def ratio_of(pieces, truth, error):
 
 
 def answer(pieces, truth, longest):
-    """Return the `Ratio` at which a comparison of as much as ``longest`` ends."""
+    """Return the final `Ratio` of a comparison of at most ``longest``."""
     for times, error in INTERIM_CHECKS.items():
         if times > longest:
             break
@@ -135,7 +135,7 @@ def answer(pieces, truth, longest):
 
 
 def row(name, pieces):
-    """Return the line of the table for one source."""
+    """Return the table row of one source."""
     logs = [piece[0] for piece in pieces]
     scatter = np.concatenate([each - each.mean(axis=0) for each in logs])
     freedom = len(scatter) - len(pieces)
@@ -172,7 +172,7 @@ def share(count, total):
 
 @contextmanager
 def busy_loop():
-    """Another program that wants one core."""
+    """Another program that keeps one core busy."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield

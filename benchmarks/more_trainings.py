@@ -1,4 +1,4 @@
-"""More small trainings for benchmarks/preflight.py: those that no test examines. Importing this enters them too."""
+"""More small trainings for benchmarks/preflight.py, not examined by tests. Importing this file registers them."""
 
 import numpy as np
 from trainings import (
@@ -21,7 +21,7 @@ layers = keras.layers
 
 
 def prices(windows=200, length=16):
-    """Return windows of prices around 5,000 in the order of time, and the price after each."""
+    """Return windows of prices around 5,000 in chronological order, and the price after each."""
     walk = (5000 + np.cumsum(random().normal(size=windows + length) * 10)).astype("float32")
     return np.stack([walk[start : start + length] for start in range(windows)]), walk[length:, None]
 
@@ -440,7 +440,7 @@ class SquaresAsTheyAre(keras.losses.Loss):
 
 
 class Contrasts(keras.losses.Loss):
-    """Features of examples of one class are to be alike; overrides __call__, as many copies of this loss do."""
+    """Makes features of the same class similar; overrides __call__, as many copies of this loss do."""
 
     def __call__(self, labels, features, sample_weight=None):
         features = tf.math.l2_normalize(features, 1)
@@ -466,7 +466,7 @@ def speech(labels, steps=20, classes=6):
 
 
 def translation(weighed):
-    """Padded sources and targets, of other lengths; what is trained has places of the target."""
+    """Padded sources and targets of different lengths; the outputs have the positions of the target."""
     source, target = padded_tokens(length=12), padded_tokens(length=13)[::-1].copy()
     one, two = (keras.Input((12,), dtype="int32", name=name) for name in ("source", "target"))
     memory = layers.Embedding(20, 16)(one)
@@ -569,7 +569,7 @@ def ranks():
 
 
 class OfRows(keras.Model):
-    """A model whose batches have tensors that have no row for each example."""
+    """A model with tensors in its batches that do not have one row per example."""
 
     def __init__(self, width=1):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recomputation, sharded state, sharded weights: memory and time, beside plans and PyTorch."""
+"""Activation checkpointing, sharded state and weights: memory and time, compared with plans and PyTorch."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ MEMORY = Path(__file__).with_name("parallel_memory.py")
 JOB = Path(__file__).with_name("parallel_steps.py")
 MIB, MINUTES = 2**20, 15
 PAIRED = 4
-"""So many times as many rounds have two ways whose ratio is a target."""
+"""Factor on the rounds of two methods whose ratio is a target."""
 ONE, REPLICAS, WORKERS = "1 replica", "2 replicas", "2 workers"
 SHEET = (
     "where",
@@ -60,7 +60,7 @@ TORCH = ("where", "network", "ours", "theirs", "our time of theirs", "peak", "be
 
 
 def same_network():
-    """Stop unless PyTorch's GPT has the loss of ours, with the same weights."""
+    """Stop unless PyTorch's GPT has the same loss as ours with the same weights."""
     for name, settings in NETWORKS.items():
         model = steps.new_gpt(name)
         tokens, targets = steps.noise(settings.get("length", 128), 4)
@@ -78,7 +78,7 @@ def one_replica(rounds, with_peers=True):
 
 
 def computed_again(rounds):
-    """Return a section for each network with what computing again saves and costs, on one replica."""
+    """Return a section for each network with the savings and cost of recomputation on one replica."""
     alone = tf.distribute.get_strategy()
     sections = [(ONE, DEEP, one_replica(rounds), {})]
     for network in LONG:
@@ -90,7 +90,7 @@ def computed_again(rounds):
 
 
 def pairs(rounds):
-    """Return what is found of two ways alone: recomputation on one replica, and sharded state in two workers."""
+    """Return the results of two methods alone: recomputation on one replica, sharded state on two workers."""
     found = {RECOMPUTED: one_replica(rounds, with_peers=False)}
     for job, (network, _) in PAIRS.items():
         found[network] = two_workers(job, rounds)["ways"]
@@ -109,7 +109,7 @@ def two_workers(job, rounds):
 
 
 def planned(network, ways, **settings):
-    """Return plans for those of the ways that a plan knows: neither sharded state nor what is cut is among them."""
+    """Return plans for the unsharded methods, with and without recomputation."""
     plans = {}
     for way in ways:
         if way in (WHOLE, RECOMPUTED):
@@ -120,7 +120,7 @@ def planned(network, ways, **settings):
 
 
 def rows_of(where, network, found, plans):
-    """Return rows of the sheet; what a plan says of one replica is twice that in a process with two."""
+    """Return rows of the sheet; the plan of one replica counts twice in a process with two."""
     replicas = 2 if where == REPLICAS else 1
     rows = []
     for way, one in found.items():
@@ -137,7 +137,7 @@ def rows_of(where, network, found, plans):
 
 
 def time_ratio(found, way, other):
-    """Return how many times the seconds of one way are those of the other, from rounds side by side."""
+    """Return the ratio of the seconds of two methods, from paired rounds."""
     return paired_ratio(way, other, found[way]["seconds"], found[other]["seconds"])
 
 
@@ -150,12 +150,12 @@ def mib(size):
 
 
 def tensors(plan):
-    """Return the planned peak without what Grappler folds if it knows the batch's size, which it does not here."""
+    """Return the planned peak without Grappler's constants, which need a static batch size."""
     return plan.peak - plan.memory.parts.get("constants", 0)
 
 
 def fresh_processes(ways, plans):
-    """Return rows of the peak memory of whole processes."""
+    """Return rows of the peak memory of entire processes."""
     rows = []
     for way in ways:
         say(f"a fresh process: {way}")
@@ -166,7 +166,7 @@ def fresh_processes(ways, plans):
 
 
 def processes_of_replicas():
-    """Return rows of where the memory of whole processes of two replicas is, MiB."""
+    """Return rows with the memory breakdown of processes of two replicas, MiB."""
     rows = []
     for way in (WHOLE, RECOMPUTED, SHARDED, FULLY):
         say(f"a fresh process of two replicas: {way}")
@@ -188,13 +188,13 @@ def at_most(name, value, limit):
 
 
 def no_slower(name, ratio, limit):
-    """Return a target for a ratio of times, which is met or missed if its whole interval says so."""
+    """Return a target for a ratio of times, met or missed only if its entire interval agrees."""
     verdict = "met" if ratio.high <= limit else "missed" if ratio.low > limit else "open"
     return [name, f"at most {limit}x", interval(ratio), verdict]
 
 
 def targets(alone):
-    """Return a row for each target, from what was found of `pairs`, in bytes and seconds."""
+    """Return a row for each target from the results of `pairs`, in bytes and seconds."""
     one = alone[RECOMPUTED]
     less = one[RECOMPUTED]["peak"] / one[WHOLE]["peak"]
     rows = [
@@ -209,7 +209,7 @@ def targets(alone):
 
 
 def beside_torch(sections):
-    """Return rows of each of our ways beside PyTorch's of the same kind, where both were measured."""
+    """Return rows that compare our methods with PyTorch's counterparts, where both were measured."""
     rows = []
     for where, network, found, _ in sections:
         for theirs, way in peers.LIKE_OURS.items():
@@ -227,9 +227,9 @@ def main():
     add_arguments(parser)
     arguments = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # everything here is measured on CPUs
-    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1"  # the usual allocator counts only on CPUs with oneDNN
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1"  # the default allocator counts only on CPUs with oneDNN
     bt.devices(2)
-    tf.get_logger().setLevel("ERROR")  # it takes one function per way for retracing
+    tf.get_logger().setLevel("ERROR")  # it mistakes one function per method for retracing
     if peers:
         same_network()
 

@@ -1,8 +1,8 @@
-"""Where the memory of a process of two replicas is: ``parallel_memory.py WAY NETWORK`` in its own process, as JSON.
+"""Memory breakdown of a process of two replicas: ``parallel_memory.py WAY NETWORK`` in its own process, as JSON.
 
 All in bytes. ``imported`` is the process with TensorFlow loaded and one operation run, ``built`` its peak while the
-model is made, ``peak`` that of three epochs. ``tensors`` are those of TensorFlow's allocator at the fullest moment.
-What a network of few weights takes above ``imported`` is the graph.
+model is built, ``peak`` that of three epochs. ``tensors`` is the peak of TensorFlow's allocator. For a network of few
+parameters, the memory above ``imported`` is the graph.
 """
 
 import json
@@ -17,7 +17,7 @@ from bigtrain_nb.common.quiet import tf
 
 
 def peak_since_reset():
-    """Return the largest resident memory since the last call, and start anew. Linux only."""
+    """Return the peak resident memory since the last call, and reset it. Linux only."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])

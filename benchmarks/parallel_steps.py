@@ -1,4 +1,4 @@
-"""The ways of parallel.py to train a GPT; as a script one of two workers: ``parallel_steps.py JOB ROUNDS ANSWER``."""
+"""The methods of parallel.py to train a GPT; as a script, a worker: ``parallel_steps.py JOB ROUNDS ANSWER``."""
 
 import gc
 import json
@@ -32,7 +32,7 @@ NETWORKS = {
     SMALL: {"width": 32, "layers": 6},
     **LONG,
 }
-"""Much to compute with 2.5 million weights; 6.6 or 19 million, so that what is sent binds; next to none; few texts."""
+"""Compute-bound with 2.5 million parameters; communication-bound with 6.6 or 19 million; tiny; few long sequences."""
 FEW_TEXTS = 2
 FEW_EXAMPLES = 8
 BATCH, STEPS, SEED = 32, 4, 0
@@ -51,12 +51,12 @@ JOBS = {
     "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS]),
 }
 PAIRS = {"deep pair": (DEEP, [WHOLE, SHARDED]), "wide pair": (WIDE, [WHOLE, SHARDED])}
-"""Two ways alone: their rounds lie closer together, so that a machine whose speed drifts hurts their ratio less."""
+"""Two methods alone: their rounds are closer in time, so drift of the machine's speed affects the ratio less."""
 REDUCES = 8
 
 
 def new_gpt(network, way=WHOLE):
-    """Return the GPT as this way has it, not compiled."""
+    """Return the GPT for this method, not compiled."""
     keras.utils.set_random_seed(SEED)
 
     def build():
@@ -97,18 +97,18 @@ def noise(length, batch):
 
 
 def size(variables):
-    """Return the bytes that one replica has of them."""
+    """Return the bytes of these variables on one replica."""
     return sum(math.prod(variable.value.shape) * tf.as_dtype(variable.dtype).size for variable in variables)
 
 
 def measured(begin):
-    """Return the bytes of tensors that a way holds in this process, and its epoch.
+    """Return the bytes of tensors that a method holds in this process, and its epoch.
 
-    TensorFlow's allocator tells what a step takes above what was there; of the weights the sizes are known.
+    TensorFlow's allocator reports the memory of a step above the initial state; the sizes of the weights are known.
     """
     gc.collect()
     model, epoch = begin()
-    epoch()  # traces, and makes the optimizer's slots
+    epoch()  # traces, and creates the optimizer state
     info = tf.config.experimental.get_memory_info
     before = info("CPU:0")["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")
@@ -123,7 +123,7 @@ def measured(begin):
 
 
 def in_turn(ours, theirs, rounds):
-    """Return what each way holds, and the seconds of a step in each round; the ways take turns, there and back."""
+    """Return the bytes of each method and its seconds per step in each round, interleaved in alternating order."""
     found, ready = {}, {}
     for begins, measure in ((ours, measured), (theirs, peers and peers.measured)):
         for way, begin in begins.items():
@@ -140,13 +140,13 @@ def in_turn(ours, theirs, rounds):
 
 
 def bytes_on_loopback():
-    """Return how many bytes have gone over this machine's loopback device, or 0 where that is not told (macOS)."""
+    """Return the bytes sent over this machine's loopback device, or 0 if they are not reported (macOS)."""
     counters = psutil.net_io_counters(pernic=True)
     return counters["lo"].bytes_sent if "lo" in counters else 0
 
 
 def an_epoch(way):
-    """What is done in a fresh process for its memory."""
+    """Run an epoch in a fresh process to measure its memory."""
     if way in (WHOLE, RECOMPUTED, CHUNKED, BOTH, FULLY):
         _, epoch = start(DEEP, way, tf.distribute.get_strategy())
     else:
@@ -155,7 +155,7 @@ def an_epoch(way):
 
 
 def all_reduces(strategy, size, often):
-    """Return a function that all-reduces ``size`` bytes of zeros so many times, one after the other."""
+    """Return a function that all-reduces ``size`` bytes of zeros ``often`` times in sequence."""
     zeros = tf.zeros([size // 4])
 
     def one_after_the_other(x):
@@ -169,7 +169,7 @@ def all_reduces(strategy, size, often):
 
 
 def together(job, rounds, rank, folder):
-    """Return what two workers find of each way, and the link between them in bytes/s."""
+    """Return the results of two workers for each method, and the bandwidth between them in bytes/s."""
     strategy = bt.strategy()
     workers = strategy.num_replicas_in_sync
     network, ways = (JOBS | PAIRS)[job]

@@ -1,4 +1,4 @@
-"""The GPT of `bt.gpt` in PyTorch, and PyTorch's own ways to make it fit; only imported where PyTorch is."""
+"""The GPT of `bt.gpt` in PyTorch, and PyTorch's ways to save memory; imported only where PyTorch is installed."""
 
 import gc
 import json
@@ -23,7 +23,7 @@ LIKE_OURS = {
     TOGETHER[1]: "shard_optimizer=True",
     TOGETHER[2]: "fully_shard=True",
 }
-"""What each is set beside. FSDP does not compute a block again; fully_shard does."""
+"""Our counterpart of each. FSDP does not recompute blocks; fully_shard does."""
 
 
 class Block(nn.Module):
@@ -66,7 +66,7 @@ class Gpt(nn.Module):
         return self.logits(self.last(self.blocks(x)))
 
     def set_weights(self, weights):
-        """Take the weights of `bt.gpt`, in its order; a `Linear` has its matrix the other way round."""
+        """Load the weights of `bt.gpt`, in its order; a `Linear` stores its matrix transposed."""
         weights = [torch.tensor(weight) for weight in weights]
         with torch.no_grad():
             for module in self.modules():
@@ -91,7 +91,7 @@ def loss(model, tokens, targets):
 
 
 def start(way, settings, batch, steps):
-    """Return a function that trains so many steps on ``batch`` examples of noise."""
+    """Return a function that trains for ``steps`` steps on ``batch`` examples of noise."""
     torch.manual_seed(0)
     model = Gpt(**settings, recompute=way == ALONE[1])
     if way == TOGETHER[2]:
@@ -116,7 +116,7 @@ def start(way, settings, batch, steps):
 
 
 def join(rank, workers, folder):
-    """Meet the other workers, over gloo; each computes with its share of the cores."""
+    """Join the other workers over gloo; each uses its share of the cores."""
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     distributed.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=workers)
 
@@ -126,7 +126,7 @@ def _mesh():
 
 
 def measured(begin):
-    """Return the bytes of tensors that a way holds, and its epoch."""
+    """Return the bytes of tensors that a method holds, and its epoch."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         epoch = begin()
         epoch()

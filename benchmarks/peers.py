@@ -1,4 +1,4 @@
-"""The same images through other people's loaders. Worker processes import this file, so it must not load TensorFlow."""
+"""The same images through third-party loaders. Worker processes import this file, so it must not load TensorFlow."""
 
 import itertools
 import logging
@@ -13,14 +13,14 @@ import simplejpeg
 import torch
 from PIL import Image
 
-logging.getLogger("absl").setLevel(logging.ERROR)  # Grain warns that JAX is missing, which it does not need
+logging.getLogger("absl").setLevel(logging.ERROR)  # Grain warns about JAX, which it does not need
 import grain  # noqa: E402
 
-cv2.setNumThreads(1)  # the loaders bring the parallelism; OpenCV's own threads would only get in the way
+cv2.setNumThreads(1)  # the loaders provide the parallelism; OpenCV's threads would interfere
 
 
 def fast_image(jpeg, size):
-    """Decode and resize with simplejpeg and OpenCV to uint8 [size, size, 3]; the decoder shrinks as far as it may."""
+    """Decode and resize with simplejpeg and OpenCV to uint8 [size, size, 3]; the decoder downscales if it can."""
     return cv2.resize(simplejpeg.decode_jpeg(jpeg, min_height=size, min_width=size), (size, size))
 
 
@@ -29,7 +29,7 @@ def fast_example(file, size):
 
 
 def fast_augmented(file, size):
-    """A random part of an image, every second one mirrored."""
+    """A random crop of an image, mirrored with probability one half."""
     jpeg = Path(file).read_bytes()
     height, width, _, _ = simplejpeg.decode_jpeg_header(jpeg)
     top, left, rows, columns = random_window(height, width)
@@ -77,7 +77,7 @@ def scaled(image):
 
 
 class Examples:
-    """Random access to (image, label), as PyTorch and Grain want it."""
+    """Random access to (image, label), for PyTorch and Grain."""
 
     def __init__(self, data, size, example):
         self.files, self.labels, self.size, self.example = data.files, data.labels(), size, example
@@ -90,7 +90,7 @@ class Examples:
 
 
 class ForEver:
-    """A sampler without an end: no contender pays for starting again."""
+    """An infinite sampler, so that no contender pays for restarts."""
 
     def __init__(self, count):
         self.count = count
@@ -111,7 +111,7 @@ def pytorch(data, size, batch, workers, example):
 
 
 def grain_threads(data, size, batch, threads, example):
-    """Batches of Grain, each made by one of ``threads`` threads."""
+    """Batches of Grain from ``threads`` reading threads."""
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
     return _grain_batches(data, size, batch, example).to_iter_dataset(options)
 

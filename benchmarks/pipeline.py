@@ -1,4 +1,4 @@
-"""Our tuned input pipeline beside PyTorch's DataLoader and Grain: same JPEG files, same output, one interleaved run."""
+"""Our tuned input pipeline, PyTorch's DataLoader and Grain: same JPEG files, same output, one interleaved run."""
 
 import argparse
 from dataclasses import replace
@@ -18,11 +18,11 @@ AUTO = {"cycle_length": "AUTOTUNE", "num_parallel_calls": "AUTOTUNE", "vectorize
 LIMIT = "limit: one TensorFlow thread"
 PACKAGES = ("torch", "grain", "simplejpeg", "opencv-python-headless", "pillow")
 TOLERANCE = 6
-"""Mean difference of the pixels (0 to 255) of two images that count as the same; Pillow's resizing smooths more."""
+"""Mean pixel difference (0 to 255) up to which two images count as equal; Pillow's resizing smooths more."""
 
 
 def loaders(data):
-    """Return {name: factory of endless batches (float32 [64, 160, 160, 3] in -1..1, int64 [64])}."""
+    """Return {name: factory of infinite batches (float32 [64, 160, 160, 3] in -1..1, int64 [64])}."""
     found = {
         "tuned": ours(data, **TUNED),
         "tuned, from single files": ours(data, source="files", **TUNED),
@@ -44,7 +44,7 @@ def loaders(data):
 
 
 def with_simplejpeg(data, decode_image):
-    """The tuned pipeline with a ``finish`` that makes all images of a batch with the peers' decoder."""
+    """The tuned pipeline with a ``finish`` that decodes all images of a batch with the peers' decoder."""
     from bigtrain_nb.data.records import scale_pixels, unpack
 
     tf = bt.tf
@@ -60,7 +60,7 @@ def with_simplejpeg(data, decode_image):
 
 
 def augmented(data):
-    """Return the same for batches of random parts of the images, every second one mirrored."""
+    """Return the same for batches of random crops, half of them mirrored."""
     found = {"tuned, augmented": ours(data, augment=True, **TUNED)}
     if peers := find_peers():
         shape = data, SIZE, BATCH, CORES
@@ -101,7 +101,7 @@ def find_peers():
 
 
 def decoding(jpegs, threads):
-    """A dataset that decodes and resizes ``jpegs`` with TensorFlow's kernels and hands on one number of each image."""
+    """A dataset that decodes and resizes ``jpegs`` with TensorFlow's kernels and yields one value per image."""
     from bigtrain_nb.data.records import decode_image
 
     tf = bt.tf
@@ -122,7 +122,7 @@ def decoding(jpegs, threads):
 def differences(factories, data):
     """Return {name: mean difference of all pixels, 0 to 255, to images decoded pixel by pixel}.
 
-    Raises ValueError unless the first pass of every loader holds the same images, each with the same label.
+    Raises ValueError unless the first pass of every loader yields the same images with the same labels.
     """
     expected, expected_labels = first_pass(ours(data, exact=True)(), data.count, "exact")
     places = thumbnails(expected)
@@ -141,7 +141,7 @@ def differences(factories, data):
 
 
 def check_labels(factories, data):
-    """Raise ValueError unless the first pass of every loader holds each label as often as the data."""
+    """Raise ValueError unless the first pass of every loader yields each label as often as the data."""
     for name, factory in factories.items():
         _, labels = first_pass(factory(), data.count, name)
         if (np.sort(labels) != np.sort(data.labels())).any():
@@ -168,13 +168,13 @@ def thumbnails(images):
 
 
 def partners(some, others):
-    """Pair each row of ``some`` with one of ``others``, all pairs together least apart; return the others' indices."""
+    """Match the rows of ``some`` and ``others`` with minimum total distance; return the others' indices."""
     apart = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
     return linear_sum_assignment(apart)[1]
 
 
 def rows(comparison, best, apart):
-    """Yield a row per contender: rate, share of the first limit, how the pixels differ, what ``best`` gains."""
+    """Yield a row per contender: rate, fraction of the first limit, pixel difference, speedup of ``best``."""
     for name, result in comparison.results.items():
         limit = comparison.ratio(name, LIMIT)
         share = replace(limit, median=limit.median / CORES, low=limit.low / CORES, high=limit.high / CORES)

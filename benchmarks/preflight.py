@@ -1,4 +1,4 @@
-"""How many faulty and healthy trainings, of tests/unit/trainings.py and more_trainings.py, `bt.preflight` tells.
+"""How many faulty and healthy trainings of tests/unit/trainings.py and more_trainings.py `bt.preflight` recognizes.
 
 python benchmarks/preflight.py                          all of them, about an hour
 python benchmarks/preflight.py rounded classes          those named

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a table, the machine in a line, and a section of README.md that a script rewrites."""
+"""Shared code of the benchmarks: tables, machine facts, and rewriting a section of README.md."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ README = Path(__file__).with_name("README.md")
 
 
 def table(head, rows):
-    """Return a Markdown table, padded so that it also reads well in a terminal."""
+    """Return a Markdown table, padded to be readable in a terminal."""
     rows = [[str(cell) for cell in row] for row in [head, *rows]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
@@ -47,13 +47,13 @@ def in_words(facts):
 
 
 def paired_ratio(name, other, values, others):
-    """Return how many times ``values`` are ``others``, from rounds that ran side by side."""
+    """Return the ratio of ``values`` to ``others``, from paired rounds."""
     logs = [math.log(a / b) for a, b in zip(values, others, strict=True)]
     return Ratio(name, other, *map(math.exp, mean_interval(logs)))
 
 
 def compare_in(seconds, factories):
-    """Return the comparison of sources in so many seconds; it ends before, where all is clear."""
+    """Return the comparison of sources in ``seconds``, or less if all verdicts are clear."""
     return bt.compare(factories, seconds=seconds / max(INTERIM_CHECKS))
 
 
@@ -62,12 +62,12 @@ def say(words):
 
 
 def verdict(ratio, least):
-    """Return whether a ratio is at least so much: "met" or "missed" if its whole interval says so, else "open"."""
+    """Return whether a ratio is at least ``least``: "met" or "missed" if its entire interval agrees, else "open"."""
     return "met" if ratio.low >= least else "missed" if ratio.high < least else "open"
 
 
 def finish(arguments, name, text, fields):
-    """Print ``text``; write ``fields`` to ``--json FILE``, and ``text`` to its place in README.md if ``--readme``."""
+    """Print ``text``; write ``fields`` to ``--json FILE``, and ``text`` to its section of README.md if ``--readme``."""
     print(f"\n{text}")
     if arguments.json:
         write_text(arguments.json, json.dumps(fields, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Documents in rows: `bt.TokenRows` beside chunks, padding and Grain's packing, in tokens/s and in waste."""
+"""Packing: `bt.TokenRows` compared with chunks, padding and Grain's packing, in tokens/s and padding."""
 
 import argparse
 import os
@@ -19,13 +19,13 @@ import bigtrain_nb as bt
 LENGTHS = (512, 2048)
 BATCH_TOKENS = 32_768
 BINS = 128
-"""Open rows of Grain's packing; more need more memory, and pack better."""
+"""Open rows of Grain's packing; more rows pack better but need more memory."""
 OURS = "bt.TokenRows in tf.data"
 PACKAGES = ("tokenizers", "grain")
 
 
 def kinds_of_documents(megabytes):
-    """Return {kind: a list of arrays of tokens}: files of Python's own library, and its functions and classes."""
+    """Return {kind: a list of arrays of tokens}: files of Python's standard library, and its functions and classes."""
     files = texts_of_library(megabytes)
     functions = [
         part for text in files for part in re.split(r"^(?= *(?:def|class) )", text, flags=re.MULTILINE) if part
@@ -43,7 +43,7 @@ def kinds_of_documents(megabytes):
 
 
 def texts_of_library(megabytes):
-    """Return whole modules of the running Python, so many megabytes at most."""
+    """Return the source of standard-library modules, at most ``megabytes`` in total."""
     texts, left = [], megabytes * 1e6
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text = path.read_text(encoding="utf-8", errors="ignore")
@@ -54,12 +54,12 @@ def texts_of_library(megabytes):
 
 
 def pieces_of(documents, length):
-    """Return the documents, those that are longer than a row in pieces."""
+    """Return the documents, split where longer than a row."""
     return [document[start : start + length] for document in documents for start in range(0, len(document), length)]
 
 
 def contenders(documents, length):
-    """Return {name: (factory of a step that makes a batch and returns its tokens, share of padding, share cut)}."""
+    """Return {name: (factory of a step that makes a batch and counts tokens, fraction of padding, fraction cut)}."""
     tokens = np.concatenate(documents)
     sizes = np.array([len(document) for document in documents])
     pieces = pieces_of(documents, length)
@@ -76,7 +76,7 @@ def contenders(documents, length):
 
 
 def numbered(rows, in_tf_data):
-    """Rows by number, in an order that is drawn anew for each pass."""
+    """Rows by index, in a new random order for each pass."""
     batch = min(BATCH_TOKENS // rows.length, len(rows))
     per_pass = len(rows) // batch
 
@@ -99,7 +99,7 @@ def numbered(rows, in_tf_data):
 
 
 def counting(batches):
-    """Return a step that takes the next batch, and returns how many of its places hold a token."""
+    """Return a step that takes the next batch and returns the number of non-padding tokens."""
 
     def step():
         batch = next(batches)
@@ -139,7 +139,7 @@ def dense(tokens):
 
 
 def bucketed(pieces, length):
-    """Batches of one bucket each, as many tokens in a batch of any."""
+    """Batches from one bucket each, with the same number of tokens for every bucket."""
     bounds = [bucket + 1 for bucket in buckets_up_to(length)[:-1]]
     sizes = [BATCH_TOKENS // bucket for bucket in buckets_up_to(length)]
     dataset = ragged(pieces).map(with_segments)
@@ -156,7 +156,7 @@ def bucket_of(sizes):
 
 
 def padding_of_batches(sizes, length):
-    """Share of padding where pieces stand in batches in their order, padded to the longest."""
+    """Fraction of padding for batches of consecutive pieces, padded to the longest."""
     batch = BATCH_TOKENS // length
     places = sum(
         sizes[start : start + batch].max() * len(sizes[start : start + batch]) for start in range(0, len(sizes), batch)
@@ -165,7 +165,7 @@ def padding_of_batches(sizes, length):
 
 
 def cut_by_chunks(sizes, length):
-    """Share of documents that fit into a row and are cut."""
+    """Fraction of documents that fit into a row but are cut."""
     ends = np.cumsum(sizes)
     fits = sizes <= length
     return float(np.mean(((ends - sizes) // length < (ends - 1) // length)[fits])) if fits.any() else 0.0
@@ -204,7 +204,7 @@ def with_grains_segments(batch):
 
 
 def check(found):
-    """Raise ValueError for a contender whose steps give no tokens."""
+    """Raise ValueError for a contender whose steps return no tokens."""
     for name, (factory, padding, _) in found.items():
         step = factory()
         counts = [step() for _ in range(3)]
@@ -213,7 +213,7 @@ def check(found):
 
 
 def rows_of_table(comparison, found):
-    """Yield a row per contender: rate, waste, documents cut, and how many times as fast ours is."""
+    """Yield a row per contender: rate, padding, documents cut, and the speedup of ours."""
     for name, result in comparison.results.items():
         _, padding, cut = found[name]
         gain = "" if name == OURS else str(comparison.ratio(OURS, name))

@@ -1,4 +1,4 @@
-"""Training with bt.Model beside stock Keras and hand-written loops: speed and memory, one device and two."""
+"""Training with bt.Model, stock Keras and hand-written loops: speed and memory, on one device and two."""
 
 import argparse
 import tempfile
@@ -15,7 +15,7 @@ from bigtrain_nb.common.words import interval, number
 
 BATCH = {"conv net": 128, "GPT": 32}
 MEMORY_BATCH = {"conv net": 512, "GPT": 128}
-"""Large enough that activations, not the process, are most of the memory."""
+"""Large enough that activations, not the process, dominate the memory."""
 MICRO_BATCHES = (4, 16)
 RIVALS = {
     "Keras": "Keras' accumulation",
@@ -28,7 +28,7 @@ AS_FAST, TWICE, MEMORY = 0.98, 2.0, 1.0
 
 @dataclass
 class Found:
-    """What was measured: rows of the three tables, and every round for ``--json``."""
+    """The results: rows of the three tables, and every round for ``--json``."""
 
     targets: list = field(default_factory=list)
     figures: list = field(default_factory=list)
@@ -42,7 +42,7 @@ class Found:
         return comparison
 
     def faster(self, name, ratio, target):
-        """Add a target for a ratio of rates, which is met or missed when the whole interval says so."""
+        """Add a target for a ratio of rates, met or missed only if its entire interval agrees."""
         self.targets.append([name, f"rate at least {target}x", interval(ratio), verdict(ratio, target)])
 
     def smaller(self, name, ours, theirs):
@@ -52,7 +52,7 @@ class Found:
 
 
 def same_step(found, folder, seconds, repeats):
-    """Compare a step in one piece with stock Keras."""
+    """Compare a step without micro-batches with stock Keras."""
     for network, batch in BATCH.items():
         for clip in (None, 1.0):
             name = f"{network}, clipped" if clip else network
@@ -85,7 +85,7 @@ def accumulation(found, folder, seconds, repeats):
 
 
 def memory_of_inputs(found, folder, repeats):
-    """Repeat the memory of the conv net with batches of a quarter of the size, and with batches read ahead."""
+    """Measure the conv net's memory with batches of a quarter of the bytes, and with prefetched batches."""
     batch = MEMORY_BATCH["conv net"]
     cases = [(BYTES, k) for k in MICRO_BATCHES] + [(AHEAD, MICRO_BATCHES[-1])]
     for network, k in cases:
@@ -114,7 +114,7 @@ def three_updates(**settings):
 
 
 def workers(found, repeats):
-    """Run pairs of workers in turn, every second round in reverse order."""
+    """Run pairs of workers, interleaved, every second round in reverse order."""
     jobs = list(training_workers.JOBS)
     rounds = {job: [] for job in jobs}
     for repeat in range(repeats):
@@ -145,7 +145,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=6, help="rounds of workers; half for memory (default: 6)")
     add_arguments(parser)
     arguments = parser.parse_args()
-    bt.tf.get_logger().setLevel("ERROR")  # it takes one function per contender for retracing
+    bt.tf.get_logger().setLevel("ERROR")  # it mistakes one function per contender for retracing
     found, memory_runs = Found(), max(1, arguments.repeats // 2)
     with tempfile.TemporaryDirectory() as folder:
         write_examples(folder)

@@ -14,7 +14,7 @@ AHEAD = "conv net, read ahead"
 
 
 def fed_bytes():
-    """Return the conv net with the scaling of its input inside, so that a batch takes a quarter of the memory."""
+    """Return the conv net with input scaling inside, so that a batch takes a quarter of the memory."""
     pixels = keras.Input((IMAGE_SIZE, IMAGE_SIZE, 3), dtype="uint8")
     return bt.Model(pixels, bt.conv_net()(keras.layers.Rescaling(1 / 127.5, -1.0)(pixels)))
 
@@ -37,10 +37,10 @@ def write_examples(folder):
 
 
 def examples(folder, network, batch):
-    """Return endless batches: float32 images in -1..1 (or uint8) and int64 labels, or int32 bytes and the next ones.
+    """Return infinite batches: float32 images in -1..1 (or uint8) and int64 labels, or int32 bytes and the next ones.
 
-    By itself tf.data would read one or two batches ahead, and a whole batch is as large as K small ones: here it reads
-    none, but for `AHEAD`.
+    By default tf.data would prefetch one or two batches, and a full batch is as large as K micro-batches. Here it
+    prefetches none, except for `AHEAD`.
     """
     kind = network.split(",")[0]
     arrays = np.load(f"{folder}/{kind}.npz")
@@ -58,9 +58,9 @@ def examples(folder, network, batch):
 def updates(folder, network, way, batch, micro_batches=1, clip=None):
     """Return a step function: one update of ``network`` from ``batch`` examples; it returns ``batch``.
 
-    ``way``: "bt.Model" cuts the batch itself; "Keras" takes a batch at a time into gradient_accumulation_steps, with
-    "one call" all of them in one steps_per_execution; "by hand" is the loop that people write. ``clip`` is the global
-    norm to clip to.
+    ``way``: "bt.Model" splits the batch itself; "Keras" uses gradient_accumulation_steps, one micro-batch per call, or
+    with "one call" all of them in one steps_per_execution; "by hand" is the usual hand-written loop. ``clip`` is the
+    global norm to clip to.
     """
     model = NETWORKS[network]()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -81,7 +81,7 @@ def updates(folder, network, way, batch, micro_batches=1, clip=None):
 
     def update():
         for _ in range(parts // together):
-            logs = model.train_function(iterator)  # what fit calls
+            logs = model.train_function(iterator)  # which fit calls
         float(logs["loss"])  # waits for a GPU
         return batch
 
@@ -89,12 +89,12 @@ def updates(folder, network, way, batch, micro_batches=1, clip=None):
 
 
 def by_hand(model, optimizer, loss, iterator, micro_batches):
-    """Return a step function: gradients of the micro-batches are added up in variables, then applied."""
+    """Return a step function that accumulates the gradients of micro-batches in variables, then applies them."""
     variables = model.trainable_variables
     sums = [tf.Variable(tf.zeros_like(variable.value), trainable=False) for variable in variables]
     optimizer.build(variables)
 
-    @tf.function(jit_compile=bool(tf.config.list_physical_devices("GPU")))  # as compile() has it
+    @tf.function(jit_compile=bool(tf.config.list_physical_devices("GPU")))  # as in compile()
     def add(x, y):
         with tf.GradientTape() as tape:
             mean = loss(y, model(x, training=True)) / micro_batches

@@ -1,6 +1,6 @@
 """Two worker processes on this machine's loopback: `rates` starts them; run as a script, this file is one of them.
 
-The workers train on the CPU: the question is what the all-reduce costs, and one GPU cannot serve two workers.
+The workers train on the CPU: the benchmark measures the cost of the all-reduce, and one GPU cannot serve two workers.
 """
 
 import json
@@ -14,12 +14,12 @@ import bigtrain_nb as bt
 
 WORKERS, MICRO_BATCHES, BATCH, EPOCHS, LIMIT = 2, 4, 64, 4, 180
 STEPS = {"wide": 12, "conv": 20}
-"""Steps of an epoch: about a second on two cores. The first epoch does not count."""
+"""Steps per epoch: about a second on two cores. The first epoch does not count."""
 JOBS = {
     "bt.Model": [("wide", 1), ("wide", MICRO_BATCHES)],
     "by hand": [("wide", MICRO_BATCHES)],
 }
-"""What each pair of processes trains, one after the other: the network and its micro-batches."""
+"""The (network, micro-batches) that each pair of processes trains in sequence."""
 
 
 def rates(job):
@@ -31,7 +31,7 @@ def rates(job):
 
 
 def chiefs_answer(script, workers, arguments, env, seconds=LIMIT):
-    """Run a script in workers, on the CPU; return the JSON that the chief wrote to the file in the last argument."""
+    """Run a script in workers, on the CPU; return the JSON that the chief writes to the last argument."""
     env = env | {"CUDA_VISIBLE_DEVICES": "-1"}
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
@@ -86,7 +86,7 @@ def fit(tf, strategy, job, network, micro_batches):
 
 
 def by_hand(tf, strategy, job, network, micro_batches):
-    """Return the seconds of each epoch of a loop that accumulates micro-batches, and all-reduces each as it comes."""
+    """Return the seconds of each epoch of a loop that accumulates micro-batches, with an all-reduce after each."""
     import keras
 
     with strategy.scope():
@@ -123,7 +123,7 @@ def by_hand(tf, strategy, job, network, micro_batches):
 
 
 def layers(keras, network):
-    """Return inputs and logits: "wide" has 5.3 million weights and little to compute, "conv" the opposite."""
+    """Return inputs and logits: "wide" has 5.3 million parameters and little compute, "conv" the opposite."""
     if network == "wide":
         x = inputs = keras.Input([512])
         for _ in range(2):
@@ -137,7 +137,7 @@ def layers(keras, network):
 
 
 def dataset(tf, network, batch):
-    """Return endless batches of noise in the network's shape, with labels in 0..9."""
+    """Return infinite batches of noise in the network's input shape, with labels in 0..9."""
     shape = [512] if network == "wide" else [64, 64, 3]
     noise = tf.random.stateless_normal([512, *shape], seed=[1, 2])
     labels = tf.random.stateless_uniform([512], seed=[3, 4], maxval=10, dtype=tf.int32)

@@ -1,4 +1,4 @@
-"""Which names cells of code define, and which they need without defining them. Nothing is run."""
+"""The names that code cells define, and those that they use without defining them. Nothing is executed."""
 
 import ast
 import builtins
@@ -11,14 +11,14 @@ BLOCKS = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.Cl
 
 
 def defined(cells):
-    """The names that any of the cells leaves behind."""
+    """The names that the cells define."""
     return set().union(*(found for _, statements in _code(cells) for found, _, _ in statements))
 
 
 def missing(cells, known=()):
-    """[(cell, names)] of those cells that need names which neither `known` nor cells before them have.
+    """[(cell, names)] of the cells that use names defined neither in `known` nor in earlier cells.
 
-    What a function needs may also come from a cell below it, for it may be called only then.
+    A name used in a function may be defined in a later cell, because the function may be called only then.
     """
     everything = {*ALWAYS, *known, *defined(cells)}
     known = {*ALWAYS, *known}
@@ -38,14 +38,14 @@ def _code(cells):
 
 
 def _statements(source):
-    """For each statement the names that it leaves behind, that it needs at once, and that its functions need later."""
+    """For each statement, the names that it defines, that it uses immediately, and that its functions use later."""
     if source.startswith("%%"):
         return [_of_magic(source.splitlines()[0].split()[1:])]
     return [_of_statement(one) for one in ast.parse(TransformerManager().transform_cell(source)).body]
 
 
 def _of_magic(words):
-    """Of `%%workers 2 --give a b --take c`: the code below it runs in processes of its own."""
+    """Of `%%workers 2 --give a b --take c`: the code below it runs in separate processes."""
     names = {"--give": set(), "--take": set()}
     option = None
     for word in words:

@@ -1,6 +1,6 @@
-"""Keep the pictures of notebooks/README.md current: each is an output of the notebook it stands for.
+"""Keep the pictures of notebooks/README.md current: each is an output of its notebook.
 
-python tools/covers.py     writes those that are no longer what the notebooks hold
+python tools/covers.py     rewrites those that differ from the notebooks' outputs
 """
 
 import base64
@@ -9,7 +9,7 @@ from pathlib import Path
 import notebook_rules as rules
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
-DRAWN_BY = {  # a part of the cell whose largest picture is taken
+DRAWN_BY = {  # text in the cell whose largest picture is used
     "00-measure-first": "measured.figure()",
     "01-feed-the-model": "cached.figure()",
     "02-mirror-it": "steps_figure(steps",

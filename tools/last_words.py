@@ -1,9 +1,9 @@
-"""Why did a notebook's kernel die? Execute it again, and show what the kernel writes before it goes.
+"""Why did a notebook's kernel die? Execute it again, and show the kernel's last output.
 
 python tools/last_words.py NOTEBOOK.ipynb
 
-A kernel sends its standard error to the notebook through a pipe of its own, which ends with it: the reason of a crash
-in TensorFlow or CUDA is lost. Here it goes to the terminal, with all threads' stacks if a signal ended it.
+A kernel sends its standard error to the notebook through its own pipe, which ends with it, so the cause of a crash in
+TensorFlow or CUDA is lost. Here it goes to the terminal, with the stacks of all threads if a signal ended the kernel.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a stored notebook looks like: how it is cleaned, and the rules it is held to.
+"""The form of stored notebooks: how they are cleaned, and the rules that they must follow.
 
 The rules are functions that return a list of problems, each a sentence that names the cell.
 """
@@ -17,13 +17,13 @@ from bigtrain_nb.common.time_scale import time_scale
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
-CELL_SECONDS = 60  # --nbval-cell-timeout in pyproject.toml is the same
+CELL_SECONDS = 60  # as --nbval-cell-timeout in pyproject.toml
 TAG = re.compile(r"exercise|deterministic|evening|timeout=([1-9]\d*)")
 MARKER = re.compile(r"\b(?!NBVAL_CHECK_OUTPUT\b)(?:NBVAL_|PYTEST_VALIDATE)\w*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 PATHS = re.compile(r"(?<![\w.])/(?:home|root|Users|tmp|var/folders|private|opt|mnt)/\w|\.venv\b|site-packages")
-UNWANTED = {  # in what a cell shows
+UNWANTED = {  # in the outputs of a cell
     "a path": PATHS,
     "a warning": re.compile(
         r"\w*Warning:\s|\bWARNING\b|\b[WEF]\d{4} \d\d:|: [WEF] (?:tensorflow|external)/|\bTraceback \(most recent"
@@ -35,17 +35,17 @@ EMBEDDED = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+")
 
 
 def read(path):
-    """The notebook at `path` as it is; nbformat's own reading gives random ids to cells that have none."""
+    """The notebook at `path`, unchanged; nbformat's reader would give random ids to cells without one."""
     return nbformat.v4.reads_json(Path(path).read_text(encoding="utf-8"))
 
 
 def text(notebook):
-    """The notebook as it stands in a file."""
+    """The notebook as the text of its file."""
     return nbformat.writes(notebook) + "\n"
 
 
 def write(notebook, path):
-    """Write beside `path`, then rename, so that a reader never sees half a notebook."""
+    """Write atomically: write a temporary file next to `path`, then rename it."""
     part = Path(path).with_name(f".{Path(path).name}.part")
     part.write_text(text(notebook), encoding="utf-8")
     os.replace(part, path)
@@ -56,9 +56,9 @@ def code_cells(notebook):
 
 
 def cell_seconds(cell, default=CELL_SECONDS):
-    """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one.
+    """The time limit of the cell: 120 seconds with the tag `timeout=120`, the default without one.
 
-    Where BIGTRAIN_NB_TIME_SCALE says that all measures longer, it may take as many times as long.
+    BIGTRAIN_NB_TIME_SCALE scales it.
     """
     longer = max(1.0, time_scale())
     for tag in cell.metadata.get("tags", []):
@@ -69,10 +69,10 @@ def cell_seconds(cell, default=CELL_SECONDS):
 
 
 def clean(notebook):
-    """A copy without what differs from run to run or from machine to machine; cleaning twice changes nothing.
+    """A copy without details that differ between runs or machines; cleaning is idempotent.
 
-    Widget views go (their models live in a kernel that is no more), and with them an output that has no picture
-    or HTML to show instead.
+    Widget views are removed (their models existed only in the kernel), and so are outputs that then have neither a
+    picture nor HTML.
     """
     notebook = copy.deepcopy(notebook)
     seal = notebook.metadata.get("bigtrain")
@@ -94,7 +94,7 @@ def is_only_a_widget(output):
 
 
 def fingerprint(notebook):
-    """Stands for the code and its stored outputs: both were there, together, when the notebook was rendered."""
+    """A hash of the code and its stored outputs as the notebook was rendered."""
     digest = hashlib.sha256()
     for cell in code_cells(notebook):
         digest.update(json.dumps([cell.source, cell.execution_count, cell.outputs], sort_keys=True).encode())
@@ -102,7 +102,7 @@ def fingerprint(notebook):
 
 
 def seal(notebook):
-    """Note in the notebook that its outputs are those of its code."""
+    """Record in the notebook that its outputs belong to its code."""
     notebook.metadata["bigtrain"] = {"rendered": fingerprint(notebook)}
     return notebook
 
@@ -112,7 +112,7 @@ def is_sealed(notebook):
 
 
 def output_texts(cell):
-    """What a reader can read in the cell's outputs; pictures embedded in HTML are left out."""
+    """The readable text of the cell's outputs, without pictures embedded in HTML."""
     for output in cell.outputs:
         yield output.get("text", "")
         for kind, shown in output.get("data", {}).items():
@@ -140,7 +140,7 @@ def output_problems(notebook, private=()):
 
 
 def form_problems(notebook):
-    """Anything that rendering would have left otherwise."""
+    """Differences from the form that rendering produces."""
     problems = []
     seen = set()
     for number, cell in enumerate(notebook.cells):
@@ -161,7 +161,7 @@ def form_problems(notebook):
 
 
 def source_problems(notebook):
-    """What a notebook's cells must not say, and what the first one must."""
+    """Text that a notebook's cells must not contain, and text that the first one must."""
     problems = []
     if not notebook.cells or not re.search(r"\bminutes?\b", notebook.cells[0].source):
         problems.append("the first cell does not say how many minutes it takes")
@@ -182,13 +182,13 @@ def source_problems(notebook):
 
 
 def prediction_problems(notebook):
-    """Predictions that are not the reader's own.
+    """Predictions that are not left to the reader.
 
-    Each is asked for by a blank cell of its own, right below its question, and before anything reveals it.
+    Each needs its own blank cell, right below its question and before anything reveals it.
     """
     problems = []
     asked, revealed = {}, {}
-    above = None  # the kind of the last cell that asks for no prediction
+    above = None  # the kind of the last cell that is not a prediction
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type != "code" or "bt.predict(" not in cell.source:
             above = cell.cell_type

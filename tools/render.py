@@ -3,7 +3,7 @@
     python tools/render.py                        those whose code or outputs changed since they were rendered
     python tools/render.py notebooks/01-*.ipynb   these, changed or not
 
-A notebook that fails, or whose outputs break the rules, is left as it was and the command ends with 1.
+A notebook that fails, or whose outputs break the rules, is left unchanged, and the exit status is 1.
 """
 
 import argparse
@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def execute(notebook, folder, **settings):
-    """Run every cell in a fresh kernel of this environment, as in `folder`; the outputs land in `notebook`.
+    """Run every cell in a fresh kernel of this environment, as in `folder`, and store the outputs in `notebook`.
 
-    `settings` are more of those of nbclient.
+    `settings` are further settings of nbclient.
 
-    Raises CellExecutionError for a cell that fails, CellTimeoutError for one that takes longer than it may,
-    DeadKernelError when the kernel ends.
+    Raises CellExecutionError for a cell that fails, CellTimeoutError for one that exceeds its time limit, and
+    DeadKernelError when the kernel dies.
     """
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     for cell in rules.code_cells(notebook):
@@ -41,18 +41,18 @@ def execute(notebook, folder, **settings):
         resources={"metadata": {"path": str(folder)}},
         **settings,
     )
-    with client.setup_kernel():  # not execute(), which takes Ctrl-C for a kernel that died
+    with client.setup_kernel():  # not execute(), which mistakes Ctrl-C for a dead kernel
         try:
             for number, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, number)
         except KeyboardInterrupt:
-            client.shutdown_kernel = "immediate"  # one that is asked to end prints a traceback first
+            client.shutdown_kernel = "immediate"  # a graceful shutdown prints a traceback first
             raise
     return notebook
 
 
 def render(path):
-    """Execute, clean, seal and store the notebook at `path`; the list of problems, empty when it was stored."""
+    """Execute, clean, seal and store the notebook at `path`; return the list of problems, empty if it was stored."""
     notebook = rules.clean(rules.read(path))
     nbformat.validate(notebook)
     try:
@@ -68,7 +68,7 @@ def render(path):
 
 
 def private_texts():
-    """Folders of the machine that rendered."""
+    """Folders of the rendering machine."""
     return sorted({str(ROOT), str(Path.home()), sys.prefix} - {"/"})
 
 

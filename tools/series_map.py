@@ -1,4 +1,4 @@
-"""Draw notebooks/images/map.svg: from what an engineer sees to the notebook that helps.
+"""Draw notebooks/images/map.svg: from an engineer's symptom to the notebook that helps.
 
 python tools/series_map.py
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 FILE = NOTEBOOKS / "images" / "map.svg"
-COLUMNS = {  # what one sees: from top to bottom, the question, the notebook and its subject
+COLUMNS = {  # symptom: from top to bottom, the question, the notebook and its subject
     "It is slow": [
         ("Is it, or was that noise?", "00 Measure first", "benchmarks"),
         ("Does it wait for data?", "01 Feed the model", "tf.data pipeline tuning"),
@@ -49,7 +49,7 @@ def text(x, y, words, size, color, weight="normal"):
 
 
 def row(left, top, question, notebook, subject):
-    """A question, and under it the notebook and its subject in a box."""
+    """A question, and below it a box with the notebook and its subject."""
     middle = left + COLUMN_WIDTH // 2
     box = f'<rect x="{left + 12}" y="{top + 26}" width="{COLUMN_WIDTH - 24}" height="50" rx="6" fill="{BLUE}"/>'
     name = text(middle, top + 47, notebook, 14, "white", "bold")
@@ -57,7 +57,7 @@ def row(left, top, question, notebook, subject):
 
 
 def drawing():
-    """The map as SVG, on a white card, which reads on light and on dark pages."""
+    """The map as SVG, on a white background, legible on light and dark pages."""
     width = COLUMN_WIDTH * len(COLUMNS) + 2 * MARGIN
     height = TOP + ROW_HEIGHT * max(map(len, COLUMNS.values())) + MARGIN
     parts = [

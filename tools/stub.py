@@ -1,4 +1,4 @@
-"""Write bigtrain_nb/__init__.pyi: what type checkers and editors see of names that Python loads on first use.
+"""Write bigtrain_nb/__init__.pyi: the lazily loaded names for type checkers and editors.
 
 python tools/stub.py
 """
@@ -21,7 +21,7 @@ def load_ipython_extension(shell) -> None: ...
 
 
 def stub():
-    """Return the text of the file: an import for each name, which only so counts as public (PEP 484)."""
+    """Return the text of the file: an import for each name, in the form that PEP 484 treats as public."""
     lines = []
     for module, names in _HOME.items():
         lines += [f"from bigtrain_nb.{module} import {name} as {name}\n" for name in names]

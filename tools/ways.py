@@ -1,10 +1,10 @@
-"""How long the way, Further and the evening of each notebook take: counts, and writes it where it is said.
+"""Estimate the minutes of each notebook's core path, Further and short track (evening), and update them in the text.
 
     python tools/ways.py            write
-    python tools/ways.py --check    say what is not so, and end with 1
+    python tools/ways.py --check    list outdated figures and exit with status 1
 
-The count: words of Markdown / 180, lines of code / 20, a minute for each prediction, and what the exercises say. The
-headings of sections with cells of the evening are marked by a moon, and links to them follow.
+Minutes: words of Markdown / 180, lines of code / 20, one per prediction, and the stated minutes of exercises. Headings
+of sections with short-track cells are marked by a moon, and links to them are updated.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def is_of_evening(cell):
 
 
 def minutes(cells):
-    """How long it takes to work through cells."""
+    """The estimated minutes to work through the cells."""
     total = 0
     for cell in cells:
         if cell.cell_type == "code":
@@ -74,13 +74,13 @@ def in_fives(minutes):
 
 
 def figures(notebook):
-    """The minutes of the way, of Further and of the evening, as they are said."""
+    """The minutes of the core path, Further and the short track, as the text states them."""
     rest = notebook.cells[_further_at(notebook) :]
     return tuple(in_fives(minutes(cells)) for cells in (way(notebook), rest, evening(notebook)))
 
 
 def marked(notebook):
-    """{place of a heading, without the mark: whether its section has cells of the evening}."""
+    """{anchor of a heading, without the mark: whether its section has short-track cells}."""
     found, section = {}, None
     for number, cell in enumerate(notebook.cells):
         headings = HEADING.findall(cell.source) if cell.cell_type == "markdown" and number else []
@@ -91,12 +91,12 @@ def marked(notebook):
 
 
 def place(heading):
-    """Where links to the heading lead, as JupyterLab names it, without the mark."""
+    """The anchor of the heading, as JupyterLab names it, without the mark."""
     return re.sub("[`*]", "", heading.lstrip("#").strip()).replace(" ", "-")
 
 
 def wanted():
-    """{file: how it should stand}."""
+    """{file: its expected text}."""
     notebooks = {path: rules.read(path) for path in NOTEBOOKS}
     places = {path.name: marked(notebook) for path, notebook in notebooks.items()}
     formed = {path: figures(notebook) for path, notebook in notebooks.items() if has_form(notebook)}
@@ -142,7 +142,7 @@ def _said(of_way, of_further, of_evening):
 
 
 def problems():
-    """What does not stand as it should, each with its file and line."""
+    """Differences from the expected text, each with file and line."""
     found = []
     for path, text in wanted().items():
         lines = zip(path.read_text(encoding="utf-8").splitlines(), text.splitlines(), strict=False)

@@ -1,8 +1,8 @@
-"""How often words occur that the field does not use, and terms that each notebook needs: tools/words.toml has both.
+"""Count words that the field does not use, and find missing terms of notebooks; tools/words.toml lists both.
 
-    python tools/words.py     lowers the counts in tools/words.toml to those of today
+    python tools/words.py     lowers the counts in tools/words.toml to the current ones
 
-Read are Markdown, docstrings and other strings, comments and the names of tests; never outputs.
+It reads Markdown, docstrings and other strings, comments and test names, but not outputs.
 """
 
 import ast
@@ -18,7 +18,7 @@ import notebook_rules as rules
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "tools" / "words.toml"
-AREAS = {  # the first that fits
+AREAS = {  # the first match applies
     "notebooks": r"notebooks/\d\d-.*\.ipynb",
     "pages": r".*\.md",
     "exercises": r"bigtrain_nb/series/exercises/.*\.py",
@@ -36,7 +36,7 @@ def settings():
 
 @cache
 def texts():
-    """Return {path: what is read of it} of all files that belong to an area."""
+    """Return {path: its text to check} for all files that belong to an area."""
     files = [*ROOT.glob("*.*"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*"))]
     paths = {path.relative_to(ROOT).as_posix(): path for path in sorted(files)}
     return {name: _read(path) for name, path in paths.items() if area(name) and not NOT_READ.fullmatch(name)}
@@ -54,7 +54,7 @@ def _read(path):
 
 
 def _of_code(text):
-    """Yield the strings, comments and names of tests of a file of Python."""
+    """Yield the strings, comments and test names of a Python file."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
@@ -66,7 +66,7 @@ def _of_code(text):
 
 
 def found(word):
-    """Return {area: {path: how often it has this entry's pattern}}, without the paths where it is allowed."""
+    """Return {area: {path: count of this entry's pattern}}, without the paths where it is allowed."""
     counts = {name: Counter() for name in AREAS}
     pattern = re.compile(word["pattern"], re.IGNORECASE)
     for path, text in texts().items():
@@ -76,7 +76,7 @@ def found(word):
 
 
 def missing(terms):
-    """Return of {number of a notebook: terms} those that its Markdown does not have."""
+    """Return {number of a notebook: those of its ``terms`` missing from its Markdown}."""
     of_notebooks = {Path(path).name[:2]: text for path, text in texts().items() if area(path) == "notebooks"}
     return {
         number: [each for each in wanted if not re.search(rf"\b{re.escape(each)}", of_notebooks[number], re.IGNORECASE)]
@@ -85,7 +85,7 @@ def missing(terms):
 
 
 def lowered(text):
-    """Return the text of tools/words.toml with the counts of today where they are lower."""
+    """Return the text of tools/words.toml with the current counts where they are lower."""
     entries = iter(settings()["word"])
 
     def line(match):

@@ -1,15 +1,15 @@
-"""Do the checks of exercises refuse wrong answers that nobody thought of? Change each solution a little, and check it.
+"""Mutation testing of exercises: do their checks refuse slightly changed solutions?
 
 python tools/wrong_answers.py                                 all exercises: about an hour on a quiet machine
-python tools/wrong_answers.py measure_first cut_the_model.order     those of a module, and one exercise
+python tools/wrong_answers.py measure_first cut_the_model.order     the exercises of a module, and one more
 
 One change at a time: an operator, a comparison, a number, a condition, True or False, the order of two arguments, an
-argument or a call left out, a statement deleted; where these are fewer than 30, another name in place of one. Texts
-are left as they are, and so is `strict=True`. A changed solution is an answer like a reader's, and must be refused.
+argument or a call omitted, a statement deleted; if these are fewer than 30, also one name replaced by another. Strings
+and `strict=True` are not changed. The check must refuse each changed solution.
 
-What survives either changes nothing that a check could see, or the check has a gap. Which it is, a person decides:
-tools/wrong_answers.toml says, for each change that makes no difference, why. The tool prints what survives, and
-writes what it found into benchmarks/exercises.json. Ends with 1 if an exercise is below 0.95.
+A surviving change either makes no observable difference, or reveals a gap in the check. A person decides which:
+tools/wrong_answers.toml has the reason for each change without a difference. The tool prints the survivors and writes
+its results to benchmarks/exercises.json. The exit status is 1 if an exercise is below 0.95.
 """
 
 import ast
@@ -35,7 +35,7 @@ from pathlib import Path
 from bigtrain_nb.workbook.exercises import EXERCISES, registry
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "notebooks"))  # has the scripts that some exercises need
+sys.path.insert(0, str(ROOT / "notebooks"))  # for the scripts that some exercises need
 REASONS = ROOT / "tools" / "wrong_answers.toml"
 FOUND = ROOT / "benchmarks" / "exercises.json"
 ENOUGH = 0.95
@@ -72,14 +72,14 @@ DELETED = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.For, ast.Return, ast
 
 @dataclasses.dataclass(frozen=True)
 class WrongAnswer:
-    """A solution with one change. `change` is "line: old -> new", its lines those of `ast.unparse`."""
+    """A solution with one change. `change` is "line: old -> new", with lines of `ast.unparse`."""
 
     change: str
     source: str
 
 
 def wrong_answers(solution):
-    """All `WrongAnswer`s made from a function's source, each once."""
+    """All distinct `WrongAnswer`s from a function's source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(solution)))
     original = ast.unparse(tree)
     made = {}
@@ -93,7 +93,7 @@ def wrong_answers(solution):
 
 
 def described(original, changed):
-    """The change as one line of text: "7: old -> new"."""
+    """The change in one line: "7: old -> new"."""
     old, new = original.splitlines(), changed.splitlines()
     for kind, start, end, new_start, new_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
@@ -114,7 +114,7 @@ def changed_trees(tree, changes_of):
 
 
 def changes_of(node):
-    """Functions of (tree, node) that change the node, or put another in its place."""
+    """Functions of (tree, node) that change or replace the node."""
     match node:
         case ast.Compare(ops=[operator]):
             yield from [_set("ops", [other()]) for other in OTHER_OPERATORS[type(operator)]]
@@ -151,7 +151,7 @@ def changes_of(node):
 
 
 def other_names(tree):
-    """Changes of a function: another of its names in place of one."""
+    """Changes of a function that replace one of its names by another."""
     own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
@@ -182,7 +182,7 @@ def _set(field, other):
 
 
 def _instead(choose):
-    """Put a part of the node in its place."""
+    """Replace the node by a part of it."""
 
     def change(tree, node):
         chosen = choose(node)
@@ -197,7 +197,7 @@ def _instead(choose):
 
 
 def _deleted(keep):
-    """Put some of a statement's own statements, or none, in its place."""
+    """Replace a statement by some of its inner statements, or by none."""
 
     def change(tree, node):
         for holder in ast.walk(tree):
@@ -211,7 +211,7 @@ def _deleted(keep):
 
 
 def made_function(solution, source, folder):
-    """The function of this source, which knows what the solution's module knows. AutoGraph reads its file."""
+    """The function of this source, with the globals of the solution's module. AutoGraph reads its file."""
     file = Path(folder) / f"answer_{hashlib.sha1(source.encode()).hexdigest()[:12]}.py"
     file.write_text(source)
     known = dict(vars(import_module(solution.__module__)))
@@ -220,31 +220,31 @@ def made_function(solution, source, folder):
 
 
 def checking(connection, folder):
-    """In a process of its own: check each (exercise, source of an answer, limit) that comes, and send the status."""
+    """In a separate process: check each received (exercise, source of an answer, limit), and send the status."""
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     import bigtrain_nb as bt
     from bigtrain_nb.workbook.workbook import checked
 
-    bt.devices()  # splits the CPU, before anything makes TensorFlow run
+    bt.devices()  # splits the CPU before TensorFlow initializes
     while True:
         name, source, limit = connection.recv()
         exercise = dataclasses.replace(registry(name)[name], seconds=limit)
         status = "wrong"
-        with contextlib.suppress(Exception):  # it cannot even be defined
+        with contextlib.suppress(Exception):  # defining it fails
             status = checked(exercise, made_function(exercise.reference, source, folder)).status
         connection.send(status)
 
 
 class Child:
-    """A process that checks answers, made again after one that hangs or kills it."""
+    """A process that checks answers, restarted after an answer that hangs or kills it."""
 
     def __init__(self, folder):
         self.folder, self.process = folder, None
 
     def status(self, name, source, limit):
-        """What the check says of an answer within so many seconds; "hung" where its process had to be ended."""
+        """The status of an answer within ``limit`` seconds; "hung" if its process had to be ended."""
         if self.process is None:
             context = multiprocessing.get_context("spawn")
             self.connection, other = context.Pipe()
@@ -268,7 +268,7 @@ class Child:
 
 
 def survivors(name, child):
-    """How many wrong answers of an exercise were made, and the changes that its check did not refuse.
+    """The number of wrong answers made for an exercise, and the changes that its check did not refuse.
 
     Raises RuntimeError if the check refuses the solution itself.
     """
@@ -292,7 +292,7 @@ def exercise_names():
 
 
 def chosen(words):
-    """The exercises that these words name: of a module, or one. Raises ValueError where a word names none."""
+    """The exercises named by the words: a module or one exercise each. Raises ValueError for a word that names none."""
     names = exercise_names()
     for word in words:
         if not any(word in (name, name.partition(".")[0]) for name in names):
@@ -306,13 +306,13 @@ def share(name, found, reasons):
 
 
 def read():
-    """What was found, and the reasons."""
+    """The stored results, and the reasons."""
     found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     return found, tomllib.loads(REASONS.read_text())
 
 
 def run(name, child):
-    """Check the wrong answers of an exercise, and note what was found."""
+    """Check the wrong answers of an exercise, and record the results."""
     began = time.monotonic()
     made, survived = survivors(name, child)
     found, reasons = read()

@@ -1,1 +1,1 @@
-"""What every package uses: TensorFlow without its noise, checks of settings, words for numbers, cards, the machine."""
+"""Shared utilities: TensorFlow without its messages, checks of settings, number formatting, cards, hardware."""

@@ -1,10 +1,10 @@
-"""Addresses, "host:port": their parts, and whether anybody listens there."""
+"""Addresses, "host:port": parsing them, and testing whether a server listens."""
 
 import socket
 
 
 def answers(address, seconds=1.0):
-    """Tell whether somebody listens at "host:port" or "grpc://host:port"."""
+    """Return whether a server listens at "host:port" or "grpc://host:port"."""
     try:
         socket.create_connection(host_and_port(address.removeprefix("grpc://")), seconds).close()
     except (OSError, ValueError):
@@ -13,6 +13,6 @@ def answers(address, seconds=1.0):
 
 
 def host_and_port(address):
-    """Return host and port of "host:port", or of "[::1]:port"; raise ValueError for a port that is no number."""
+    """Return host and port of "host:port" or "[::1]:port"; raise ValueError if the port is not an integer."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,4 +1,4 @@
-"""Waiting until a machine has done what it was given: this process at rest, its GPUs ready."""
+"""Waiting until this process is idle, and until its GPUs have finished their work."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ LONGEST_REST = 1.0
 
 
 def let_rest(tick):
-    """Wait until this process and its children rest, a second at most; ``tick()`` is called meanwhile."""
+    """Wait, for at most a second, until this process and its children are idle; call ``tick()`` meanwhile."""
     until, used = time.perf_counter() + LONGEST_REST, own_cpu_seconds() - time.thread_time()
     while time.perf_counter() < until:
         time.sleep(0.01)
@@ -21,13 +21,13 @@ def let_rest(tick):
 
 
 def wait_for_gpus():
-    """Wait until this process' GPUs have done what they were given; a CPU has when TensorFlow's call returns.
+    """Wait until the GPUs of this process have finished; a CPU has finished when TensorFlow's call returns.
 
-    `tf.test.experimental.sync_devices` would ask the devices of other workers too, and raises in a worker.
+    `tf.test.experimental.sync_devices` would include the devices of other workers, and raises in a worker.
     """
     tf = sys.modules.get("tensorflow")
     if not hasattr(tf, "config") or not tf.config.get_visible_devices("GPU"):
-        return  # not loaded, or being loaded, or nothing to wait for
-    for device in tf.config.list_logical_devices("GPU"):  # a GPU may be two of them
+        return  # not loaded, still loading, or no GPUs
+    for device in tf.config.list_logical_devices("GPU"):  # a GPU may be split into several
         with tf.device(device.name):
             tf.raw_ops.SyncDevice()

@@ -1,7 +1,7 @@
-"""A batch as a training step sees it: a replica's `ReplicaBatch` of it, its micro-batches, and the sums over them.
+"""A batch in a training step: a replica's `ReplicaBatch`, its micro-batches, and the sums over them.
 
-What is summed is {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and
-where a mask leaves out places "left", the share of the weight that it leaves, a scalar.
+The sums are {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and
+"left" if positions are masked: the share of the weight that remains, a scalar.
 """
 
 from contextlib import contextmanager
@@ -20,17 +20,17 @@ _DISTRIBUTE = "experimental_distribute_dataset"
 
 @dataclass(frozen=True)
 class ReplicaBatch:
-    """A replica's share of a batch, or a micro-batch of it, with its facts: each is asked for once in a step.
+    """A replica's shard of a batch, or a micro-batch of it, with its properties, each computed once per step.
 
-    ``reduction``: what the replicas do together, a `Mean` of train/reduction.py. ``micro_batches``: into how many at
-    most the share is cut. ``examples``: their number, an int where it is known and else an int32 scalar. ``part``: what
-    part of the mean over all pieces its loss is.
+    ``reduction``: the reduction over the replicas, a `Mean` of train/reduction.py. ``micro_batches``: the maximum
+    number of micro-batches. ``examples``: their number, an int if known, otherwise an int32 scalar. ``part``: the
+    fraction that its loss contributes to the mean over all micro-batches.
 
-    ``is_piece``: whether there are other micro-batches or replicas. Only then ``loss_reduction``, that of all losses,
-    ``places``, what each counts in the mean, None for all alike, and ``weight``, what all of them count, are known;
-    where losses are sums of several outputs, ``examples_of_all``, how many the batch of all replicas has, and
-    ``times``, how often this goes into that, by which the sum of each output is counted.
-    ``loss_factor``: how often a loss counts, as there are replicas where it is a sum, for the mean of all is taken.
+    ``is_piece``: whether there are other micro-batches or replicas. Only then are these known: ``loss_reduction`` of
+    all losses; ``places``, the weight of each position in the mean, None if equal; ``weight``, the sum of these. If
+    several outputs have summed losses, also ``examples_of_all``, the size of the global batch, and ``times``, which is
+    that / (replicas * examples), by which the sum of each output is multiplied.
+    ``loss_factor``: the number of replicas if the loss is a sum, because the mean over replicas is taken; otherwise 1.
     """
 
     data: Any
@@ -48,9 +48,9 @@ class ReplicaBatch:
     times: Any = None
 
     def micro_batch(self, start, length):
-        """Return examples ``start`` to ``start + length``, whose part is by weight."""
+        """Return examples ``start`` to ``start + length``, with their ``part`` by weight."""
         data, places = self.data, self.places
-        if self.micro_batches > 1:  # else it is all of them, which need not be dense
+        if self.micro_batches > 1:  # otherwise it is all of them, possibly sparse
             data, places = examples_of((data, places), start, length)
         weight = weight_of(length, places, self.loss_reduction)
         part = tf.math.divide_no_nan(weight, self.weight) * self.part
@@ -59,7 +59,7 @@ class ReplicaBatch:
 
 
 def share_of(data, reduction, micro_batches):
-    """Return the `ReplicaBatch` that the batch of a replica is."""
+    """Return the `ReplicaBatch` for the batch of a replica."""
     if micro_batches == 1 and reduction.replicas == 1:
         return ReplicaBatch(data, reduction.model, reduction, micro_batches, count_examples(data))
     data = of_one_length(data, micro_batches, reduction.replicas)
@@ -83,7 +83,7 @@ def share_of(data, reduction, micro_batches):
 
 
 def _times(of_all, examples, replicas):
-    """Return how often these examples go into those of all replicas, by whose number Keras multiplies; or None."""
+    """Return `ReplicaBatch.times`: Keras multiplies by the number of replicas; None without ``of_all``."""
     if of_all is None:
         return None
     return tf.math.divide_no_nan(tf.cast(of_all, tf.float32), tf.cast(replicas * examples, tf.float32))
@@ -104,17 +104,17 @@ def loss_reduction(loss):
 
 
 def count_examples(data):
-    """Return the number of examples in a batch, an int where it is known and else an int32 scalar."""
+    """Return the number of examples in a batch, an int if known, otherwise an int32 scalar."""
     for value in keras.tree.flatten(data):
         if value is not None and tf.TensorShape(value.shape).rank != 0:
             return value.shape[0] or tf.cast(tf.shape(value)[0], tf.int32)
 
 
 def of_one_length(data, micro_batches, replicas):
-    """Return a batch all of whose tensors have a row for each example, or are scalars, which no micro-batch divides.
+    """Return the batch after checking that all its tensors have a row for each example or are scalars.
 
-    Raise ValueError, naming the tensors, for another batch; `tf.errors.InvalidArgumentError` in the step where their
-    lengths are only known there.
+    Otherwise raise ValueError with the tensors' names, or, where lengths are only known in the step,
+    `tf.errors.InvalidArgumentError` there.
     """
     named = {name: value for name, value in named_tensors(data) if tf.TensorShape(value.shape).rank != 0}
     if not named:
@@ -133,13 +133,13 @@ def of_one_length(data, micro_batches, replicas):
         shape = tf.concat([[length], tf.shape(value)[1:]], 0)
         return tf.ensure_shape(tf.reshape(value, shape), value.shape)
 
-    # Where XLA compiles there are no assertions, and the reshape fails
+    # XLA drops assertions; there the reshape fails
     with tf.control_dependencies([tf.debugging.assert_equal(each, length, words) for each in lengths]):
         return keras.tree.map_structure(of_that_length, data)
 
 
 def named_tensors(data):
-    """Return pairs of a name, as "x/query", and a tensor or its spec, of all that a batch has."""
+    """Return (name, tensor or spec) pairs of a batch, with names such as "x/query"."""
     named = []
     for part, values in zip(("x", "y", "sample_weight"), keras.utils.unpack_x_y_sample_weight(data), strict=True):
         for path, value in keras.tree.flatten_with_path(values):
@@ -149,9 +149,9 @@ def named_tensors(data):
 
 
 def refuse_unlike_lengths(shapes, micro_batches, replicas):
-    """Raise ValueError for tensors, {name: shape}, whose first axes are known not to be of one length.
+    """Raise ValueError if the tensors, {name: shape}, have first axes of different known lengths.
 
-    Return the words of that error, for lengths that are not known yet.
+    Return the message of that error, for lengths that are not known yet.
     """
     divided = f"micro_batches={micro_batches}" if micro_batches > 1 else f"{replicas} replicas"
     named = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -166,9 +166,9 @@ def refuse_unlike_lengths(shapes, micro_batches, replicas):
 
 
 def refuse_undividable(spec, replicas, is_prediction):
-    """Raise ValueError for batches of which TensorFlow cannot give each of several replicas its share.
+    """Raise ValueError for batches that TensorFlow cannot split among several replicas.
 
-    ``spec`` is what `tf.data.Dataset.element_spec` says of them.
+    ``spec`` is their `tf.data.Dataset.element_spec`.
     """
     shapes = {}
     for name, part in named_tensors(spec):
@@ -191,9 +191,9 @@ def refuse_undividable(spec, replicas, is_prediction):
 
 @contextmanager
 def checked_datasets(strategy, order, is_prediction):
-    """Keras hands the strategy whatever `fit` is given as a dataset: within this context it is looked at before.
+    """Check datasets within this context before Keras passes them from `fit` to the strategy.
 
-    ``order`` is the `OneOrder` of several workers, else None.
+    ``order`` is the `OneOrder` of several workers, or None.
     """
     if _DISTRIBUTE in vars(strategy):  # an evaluation within `fit`
         yield
@@ -211,15 +211,15 @@ def checked_datasets(strategy, order, is_prediction):
 
 
 def ignored_class(loss):
-    """Return the class whose places a loss leaves out of its mean, None if it has none or is not the only loss."""
+    """Return the class that a loss ignores in its mean, None if there is none or it is not the only loss."""
     losses = [one for one in keras.tree.flatten(loss) if one is not None]
     return getattr(losses[0], "ignore_class", None) if len(losses) == 1 else None
 
 
 def weight_of(examples, places, reduction):
-    """Return what a batch counts in the mean over several, a float32 scalar; float64 where that is Keras' floatx.
+    """Return a batch's weight in the mean over several, a float32 scalar; float64 if that is Keras' floatx.
 
-    That are its ``examples``, or the sum of what its ``places`` count; 1 where losses are sums.
+    It is the number of ``examples``, or the sum of the weights ``places``; 1 if losses are sums.
     """
     if reduction == "sum":
         return tf.constant(1.0, _dtype_of_weights())
@@ -227,9 +227,9 @@ def weight_of(examples, places, reduction):
 
 
 def places_of(data, loss, reduction):
-    """Return what each place of a batch counts in the mean of the ``loss`` of `compile`; None for all alike.
+    """Return the weight of each position of a batch in the mean of the ``loss`` of `compile`; None if equal.
 
-    That is 0 where the target is the class that it ignores, and by the sample weights where the mean is.
+    It is 0 where the target is the ignored class, and includes the sample weights if the mean divides by their sum.
     """
     if reduction == "sum":
         return None
@@ -258,7 +258,7 @@ def _dtype_of_weights():
 
 
 def _valid_places(y, loss):
-    """Return 1 where the only target counts in the loss, and 0 where it is the ignored class; None without one."""
+    """Return 0 where the only target is the ignored class, and otherwise 1; None without one."""
     ignored, targets = ignored_class(loss), keras.tree.flatten(y)
     if ignored is None or len(targets) != 1:
         return None
@@ -268,12 +268,12 @@ def _valid_places(y, loss):
 
 
 def examples_of(data, start, length):
-    """Return examples ``start`` to ``start + length`` of every tensor in a batch, and scalars as they are."""
+    """Return examples ``start`` to ``start + length`` of every tensor in a batch; scalars stay unchanged."""
 
     def rows(value):
         if value is None:
             return None
-        if isinstance(value, np.ndarray):  # of `train_on_batch`, step by step
+        if isinstance(value, np.ndarray):  # from eager `train_on_batch`
             value = tf.convert_to_tensor(value)
         if tf.TensorShape(value.shape).rank == 0:
             return value
@@ -284,7 +284,7 @@ def examples_of(data, start, length):
             )
         if value.shape.rank is None:
             return value[start : start + length]
-        rest = [-1 if size is None else size for size in value.shape[1:]]  # XLA wants to know them
+        rest = [-1 if size is None else size for size in value.shape[1:]]  # XLA needs static sizes
         begin = [start] + [0] * len(rest)
         return tf.slice(value, begin, [length] + rest)
 
@@ -292,9 +292,9 @@ def examples_of(data, start, length):
 
 
 def equal_parts(examples, count):
-    """Return the start and the length of ``count`` micro-batches, which differ by one example at most.
+    """Return start and length of ``count`` micro-batches, whose lengths differ by at most one.
 
-    With fewer ``examples`` than that some are empty.
+    With fewer ``examples`` than ``count``, some are empty.
     """
     ends = [examples * number // count for number in range(count + 1)]
     return [(start, end - start) for start, end in pairwise(ends)]
@@ -303,8 +303,8 @@ def equal_parts(examples, count):
 def dense(gradient, variable):
     """Return a gradient as a tensor of its variable's shape.
 
-    That of an embedding comes as rows, one for each use: squared by Adam or measured for clipping before they are added
-    up, they would count wrongly.
+    An embedding's gradient has a row for each lookup. The rows must be summed before Adam squares them, or before
+    clipping takes their norm.
     """
     if isinstance(gradient, tf.IndexedSlices):
         return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
@@ -312,14 +312,14 @@ def dense(gradient, variable):
 
 
 def micro_batches_of(examples, size):
-    """Return the start and the length of micro-batches of ``size`` examples, the last one shorter: of known numbers."""
+    """Return start and length of micro-batches of ``size`` examples, the last one possibly shorter, as integers."""
     return [(start, min(size, examples - start)) for start in range(0, examples, size)] or [(0, 0)]
 
 
 def sum_over_micro_batches(step_of, share, in_step=False):
-    """Return the sums of what ``step_of(share)`` gives for the micro-batches of a share, which may be empty.
+    """Return the sums of ``step_of(share)`` over the micro-batches of a share, which may be empty.
 
-    ``in_step``: replicas assign to a variable together, so that all must run the same micro-batches.
+    ``in_step``: replicas assign to a variable collectively, so all must run the same micro-batches.
     """
     model, reduction, examples = share.model, share.reduction, share.examples
     talks = reduction.communicates_in_forward or in_step
@@ -339,14 +339,14 @@ def sum_over_micro_batches(step_of, share, in_step=False):
 
 
 def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
-    """Return the sums of what ``one_micro_batch(start, length)`` gives for ``size`` examples each, the last for fewer.
+    """Return the sums of ``one_micro_batch(start, length)`` over micro-batches of ``size`` examples, the last shorter.
 
-    There may be no examples: then they are zeros. XLA wants micro-batches ``of_one_size``, known beforehand: then a
-    shorter last one stands apart.
+    Without examples they are zeros. XLA needs micro-batches ``of_one_size``, known at tracing: then a shorter last one
+    is handled separately.
     """
     if of_one_size and isinstance(examples, int):
         return _sum_of_known_sizes(one_micro_batch, variables, examples, size)
-    # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
+    # Traced once, before the loop, to know which variables have a gradient
     number = tf.TensorSpec([], tf.int32)
     one_micro_batch = tf.function(one_micro_batch, autograph=False).get_concrete_function(number, number)
     sums = _zeros(variables, one_micro_batch.structured_outputs)
@@ -370,7 +370,7 @@ def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
 
 
 def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
-    """Return what `sum_in_a_loop` does, with micro-batches whose shapes are numbers: a fused kernel asks for them."""
+    """Return the same sums, with micro-batches of static shapes, which fused kernels need."""
     start = tf.TensorSpec([], tf.int32)
     whole = tf.function(lambda start: one_micro_batch(start, size), autograph=False).get_concrete_function(start)
     end = examples // size * size
@@ -384,13 +384,13 @@ def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
 
 
 def sum_written_out(one_micro_batch, parts):
-    """Return the sums of what ``one_micro_batch`` gives for ``parts``, one written after the other in place of a loop.
+    """Return the sums of ``one_micro_batch`` over ``parts``, unrolled instead of in a loop.
 
-    Under MirroredStrategy replicas cannot communicate within a loop. Each part waits for the one before.
+    Under MirroredStrategy replicas cannot communicate within a loop. Each part waits for the previous one.
     """
     sums = None
     for start, length in parts:
-        # One node to wait for: an edge from each sum to each node of a part would fill the memory of the graph
+        # Wait for one node: edges from each sum to each node of a part would make the graph huge
         sums_are_there = [] if sums is None else [tf.group(*tf.nest.flatten(sums))]
         with tf.control_dependencies(sums_are_there):
             result = one_micro_batch(start, length)

@@ -1,4 +1,4 @@
-"""What a notebook cell shows: words in a terminal and HTML in a notebook."""
+"""Output of notebook cells: text in a terminal and HTML in a notebook."""
 
 import html
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ _CELL = "text-align: left; vertical-align: top; padding: 0.15em 0.5em 0.15em 0"
 
 
 class Shown:
-    """Shows itself as what its ``_card()`` returns: as HTML in a notebook and as text everywhere else."""
+    """Displays its ``_card()``, as HTML in a notebook and as text everywhere else."""
 
     def __repr__(self):
         return self._card().text
@@ -18,7 +18,7 @@ class Shown:
 
 @dataclass(frozen=True, repr=False)
 class Card(Shown):
-    """Shows itself as `html` in a notebook and as `text` everywhere else."""
+    """Displays `html` in a notebook and `text` everywhere else."""
 
     text: str
     html: str
@@ -28,15 +28,15 @@ class Card(Shown):
 
 
 def note(kind, text):
-    """A short message that starts with a bold word or two: `kind`, then the text."""
+    """Return a short message: `kind` in bold, then the text."""
     body = f": {text}" if text else ""
     return Card(kind + body, f'<p style="margin: 0.3em 0"><strong>{_escaped(kind)}</strong>{_escaped(body)}</p>')
 
 
 def table(caption, head, rows, closing=""):
-    """A table whose first column names the row; `closing` stands below it. All cells are plain text.
+    """Return a table with row names in the first column and the text `closing` below. All cells are plain text.
 
-    A cell may be a tuple of parts: a narrow page breaks lines between them only.
+    A cell may be a tuple of parts: a narrow page breaks lines only between them.
     """
     lines = [caption, *_aligned([[_plain(cell) for cell in row] for row in (head, *rows)]), closing]
     columns = _row(head, "col")
@@ -48,7 +48,7 @@ def table(caption, head, rows, closing=""):
 
 
 def stacked(*cards):
-    """Several cards as one, each below the one before."""
+    """Return several cards stacked as one."""
     return Card("\n\n".join(card.text for card in cards), "".join(card.html for card in cards))
 
 
@@ -57,7 +57,7 @@ def _escaped(text):
 
 
 def _row(cells, scope):
-    """The markup of one row, with ``scope`` "col" of the head."""
+    """Return the markup of one row; ``scope`` is "col" for the header."""
     first, *others = cells
     tag, of_column = ("th", ' scope="col"') if scope == "col" else ("td", "")
     markup = _cell("th", f' scope="{scope}"', first)
@@ -72,7 +72,7 @@ def _cell(tag, attributes, content):
 
 
 def _breaking(words):
-    """Words that may break, also in the long name of a setting or of a value."""
+    """Return text that may break, even within a long identifier."""
     return html.escape(words).replace("_", "_<wbr>")
 
 

@@ -1,4 +1,4 @@
-"""Checks of settings: an error names the setting, its value and what is allowed."""
+"""Checks of settings: errors name the setting, its value and the allowed values."""
 
 import inspect
 import math
@@ -17,14 +17,14 @@ def integer(name, value, least, most=math.inf):
 
 
 def positive(name, value, unit=""):
-    """Return ``value`` as a float; raise ValueError unless it is a finite number above 0."""
+    """Return ``value`` as a float; raise ValueError unless it is finite and above 0."""
     of = f" of {unit}" if unit else ""
     _check(name, value, _is_number(value) and value > 0, f"a positive, finite number{of}")
     return float(value)
 
 
 def finite(name, value, allowed="a finite number"):
-    """Return ``value`` as a float; raise ValueError unless it is a finite number, of any sign."""
+    """Return ``value`` as a float; raise ValueError unless it is a finite number."""
     _check(name, value, _is_number(value), allowed)
     return float(value)
 
@@ -60,7 +60,7 @@ def one_of(name, value, allowed):
 
 
 def is_among(value, allowed):
-    """Tell whether ``value`` is one of ``allowed``, also if it is an array, which compares number by number."""
+    """Return whether ``value`` is one of ``allowed``, even for an array, which compares elementwise."""
     try:
         return value in allowed
     except (TypeError, ValueError):
@@ -68,7 +68,7 @@ def is_among(value, allowed):
 
 
 def of_kind(name, value, kind, allowed):
-    """Return ``value``; raise TypeError unless it is an instance of ``kind``, which ``allowed`` says in words."""
+    """Return ``value``; raise TypeError unless it is a ``kind``, described by ``allowed``."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={value!r:.99} must be {allowed}")
     return value
@@ -80,19 +80,19 @@ def as_path(name, value):
 
 
 def function(name, value, allowed="a function", arguments=None):
-    """Return ``value``; raise TypeError unless it can be called, with a list of ``arguments`` if one is given."""
+    """Return ``value``; raise TypeError unless it is callable, with ``arguments`` if given."""
     if not callable(value) or (arguments is not None and not takes(value, *arguments)):
         raise TypeError(f"{name}={value!r:.99} must be {allowed}")
     return value
 
 
 def takes(function, *arguments, **named):
-    """Tell whether a function can be called with these arguments, as far as it tells."""
+    """Return whether a function accepts these arguments, as far as its signature shows."""
     try:
         inspect.signature(function).bind(*arguments, **named)
     except TypeError:
         return False
-    except ValueError:  # some of those written in C do not tell, and hardly one of them knows our names
+    except ValueError:  # some C functions have no signature, and are unlikely to have our parameter names
         return not named
     return True
 

@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Atomic file writes: readers never see a partial file."""
 
 import os
 import secrets
@@ -8,12 +8,12 @@ from bigtrain_nb.common.checks import as_path
 
 
 def write_text(path, text):
-    """Write a whole file of text at once."""
+    """Write a text file atomically."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path, content):
-    """Write a whole file at once: beside ``path``, then renamed."""
+    """Write a file atomically: under a temporary name, then renamed."""
     path = Path(as_path("path", path))
     if path.is_dir():
         raise IsADirectoryError(f"path={str(path)!r} is a folder: give the path of a file")
@@ -21,7 +21,7 @@ def write_bytes(path, content):
 
 
 def write_beside(path, write):
-    """Let ``write(beside)`` write a file beside ``path``, with the same ending, and rename it when it is whole."""
+    """Let ``write(beside)`` write a temporary file in the same folder, with the same suffix; then rename it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.part-of-{path.name}")

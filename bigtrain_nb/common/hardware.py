@@ -1,4 +1,4 @@
-"""What this machine is, in the few facts that a figure needs beside it."""
+"""Description of this machine, as needed to interpret a measurement."""
 
 import ctypes
 import functools
@@ -26,10 +26,10 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 def machine() -> dict:
     """Return a dictionary: processor, cores, memory in GiB, system, Python, library versions.
 
-    Cores and memory are what this process may use. Where that is less than the machine has, as in a container, the
-    latter stands beside them as "cores_of_host" and "memory_gib_of_host". The version of a library that is not
-    installed is None. With NVIDIA GPUs there are also "gpus" (a list of their names, with their memory), "driver" and
-    "cuda" (the version of the CUDA runtime that is installed beside TensorFlow).
+    Cores and memory are those that this process may use. If the machine has more, as with a container, there are also
+    "cores_of_host" and "memory_gib_of_host". The version of a library that is not installed is None. With NVIDIA GPUs
+    there are also "gpus" (a list of their names, with their memory), "driver" and "cuda" (the version of the CUDA
+    runtime installed from pip).
 
     Example::
 
@@ -56,9 +56,9 @@ def machine() -> dict:
 
 
 def version_of(package):
-    """Return the version of what is imported by this name, without importing it; None if it is not installed.
+    """Return the version of the package imported by this name, without importing it; None if it is not installed.
 
-    What brings it may have another name: tensorflow-cpu, tf-nightly and keras-nightly.
+    Its distribution may have another name: tensorflow-cpu, tf-nightly and keras-nightly.
     """
     if loaded := sys.modules.get(package):
         return loaded.__version__
@@ -67,14 +67,14 @@ def version_of(package):
     try:
         return version(package)
     except PackageNotFoundError:
-        brought_by = packages_distributions().get(package)  # takes a while
+        brought_by = packages_distributions().get(package)  # slow
         return version(brought_by[0]) if brought_by else None
 
 
 def cores() -> int:
-    """Return how many cores this process may use: those that it may run on, or fewer where a container has a limit.
+    """Return how many cores this process may use: those in its affinity mask, or fewer if a container has a limit.
 
-    A limit of 1.5 cores' time keeps two threads busy: it counts as 2 cores.
+    Limits are rounded up: 1.5 cores can keep two threads busy and count as 2.
 
     Example::
 
@@ -85,27 +85,27 @@ def cores() -> int:
 
 
 def core_limit():
-    """Return how many cores' time this process gets at most, which may be a fraction, such as 1.5.
+    """Return the limit of cores for this process, possibly a fraction such as 1.5.
 
-    Affinity (`taskset`) and the CPU quotas of its control group and of all groups above it, versions 1 and 2.
+    It considers affinity (`taskset`) and the CPU quotas of its control group and all parents, versions 1 and 2.
     """
     return min([len(usable_cores()), *map(_quota, _control_groups("cpu"))])
 
 
 def usable_cores():
-    """Return the numbers of the cores that this process may run on, which `taskset` can make less than all."""
+    """Return the numbers of the cores that this process may run on, which `taskset` can restrict."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def memory_limit():
-    """Return how many bytes of memory this process gets at most: the machine's, or those of its control groups."""
+    """Return the memory limit of this process in bytes: the machine's memory or that of its control groups."""
     return min([psutil.virtual_memory().total, *map(_memory_of, _control_groups("memory"))])
 
 
 def start_peak_anew():
-    """Let the kernel count the peak of this process from now on; return whether it can (Linux)."""
+    """Reset the kernel's peak memory counter of this process; return whether that worked (Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
         return True
@@ -123,11 +123,11 @@ def peak_resident():
 
 
 def lost_seconds():
-    """Return for how many seconds, in all, cores wanted to work and could not; 0 where the system does not tell.
+    """Return the total seconds that cores were ready to run but could not; 0 if the system does not report it.
 
-    Of all processes together: time that the host of this virtual machine gave to others ("steal" in /proc/stat, man 5
-    proc_stat), and that a limit of a control group took ("throttled" in its cpu.stat). The first is told for all cores
-    of the machine: those that this process may use get their share of it.
+    The sum over all processes of the time that the host gave to other virtual machines ("steal" in /proc/stat, man 5
+    proc_stat), and of throttling by a control group's limit ("throttled" in its cpu.stat). Steal is reported for all
+    cores of the machine and scaled to those that this process may use.
     """
     stolen = 0.0
     try:
@@ -139,9 +139,9 @@ def lost_seconds():
 
 
 def busy_seconds():
-    """Return for how many seconds, in all, the cores that this process may use were busy, or taken from it.
+    """Return the total busy seconds of the cores that this process may use, with any program.
 
-    With whatever program. What the host of a virtual machine took counts, and what a limit took (see `lost_seconds`).
+    This includes time lost to the host of a virtual machine or to a limit (see `lost_seconds`).
     """
     times = psutil.cpu_times(percpu=True)
     busy = 0.0
@@ -152,12 +152,12 @@ def busy_seconds():
 
 
 def seconds_of_others():
-    """Return for how many seconds, in all, cores were busy with other programs, or taken away."""
+    """Return the total seconds that cores were busy with other programs, or lost."""
     return busy_seconds() - own_cpu_seconds()
 
 
 def own_cpu_seconds():
-    """Processor time of this process and its children, also of those that have ended, in seconds."""
+    """Return the CPU seconds of this process and its children, including exited ones."""
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
@@ -170,17 +170,17 @@ def own_cpu_seconds():
 
 
 def _throttled(group):
-    """Return for how many seconds a control group had to wait: microseconds in version 2, nanoseconds in version 1."""
+    """Return a control group's throttled seconds; the file has microseconds in version 2, nanoseconds in version 1."""
     words = _words(group / "cpu.stat")
     told = dict(zip(words[::2], words[1::2], strict=False))
     return int(told.get("throttled_usec", 0)) / 1e6 + int(told.get("throttled_time", 0)) / 1e9
 
 
 def _control_groups(controller):
-    """Return the folders of the control group that this process is in and of all above it, as far as they are seen.
+    """Return the folders of this process's control group and its parents.
 
     A line of /proc/self/cgroup is "4:cpu,cpuacct:/path" in version 1 and "0::/path" in version 2 (man 7 cgroups). In a
-    container the path may be that on the host, which is not there: the folder at the top is the container's then.
+    container this may be the host's path, which does not exist there: then the top folder is the container's.
     """
     try:
         lines = OWN_CGROUP.read_text(encoding="utf-8").splitlines()
@@ -198,14 +198,14 @@ def _control_groups(controller):
 
 
 def _quota(group):
-    """Return how many cores' time a control group gets at most: microseconds of processor time in those of a period."""
+    """Return the limit of cores of a control group: microseconds of CPU time / those of the period."""
     words = _words(group / "cpu.max") or _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
     has_limit = len(words) == 2 and words[0].isdigit()  # else "max" in version 2, "-1" in version 1
     return int(words[0]) / int(words[1]) if has_limit else math.inf
 
 
 def _memory_of(group):
-    """Return how many bytes of memory a control group gets at most; in version 1 "no limit" is a number near 2^63."""
+    """Return the memory limit of a control group in bytes; in version 1 "no limit" is a number near 2^63."""
     words = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
     return int(words[0]) if words and words[0].isdigit() else math.inf
 
@@ -224,7 +224,7 @@ def _gib(size):
 def nvidia_gpus():
     """Return the numbers or names, as in CUDA_VISIBLE_DEVICES, of the NVIDIA GPUs that this process may use.
 
-    TensorFlow, which would take them, is not loaded.
+    It does not load TensorFlow, which would allocate their memory.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -245,11 +245,11 @@ CUDA_LIBRARIES = {
     "libcusparse.so.12": "nvidia-cusparse-cu12",
     "libcudnn.so.9": "nvidia-cudnn-cu12",
 }
-"""What TensorFlow, built for CUDA 12, loads before it uses a GPU, and where each comes from."""
+"""Libraries that TensorFlow for CUDA 12 loads before it uses a GPU, and the package that has each."""
 
 
 def missing_cuda_libraries():
-    """Return which of `CUDA_LIBRARIES` cannot be loaded, by the system's search or from where pip puts them."""
+    """Return which of `CUDA_LIBRARIES` cannot be loaded, from the system's search path or pip's folders."""
     nvidia = find_spec("nvidia")
     folders = nvidia.submodule_search_locations if nvidia else None
     missing = []
@@ -269,7 +269,7 @@ def _loads(path):
 
 
 def gpu_memory():
-    """Return how many bytes of memory the first NVIDIA GPU has; None where it is not told, or is a part of a card."""
+    """Return the memory of the first NVIDIA GPU in bytes; None if it is unknown or MIG is enabled."""
     for line in _nvidia_smi("memory.total,mig.mode.current")[:1]:
         size, _, parts = line.partition(",")
         if size.split()[0].isdigit() and parts.strip() != "Enabled":
@@ -278,12 +278,12 @@ def gpu_memory():
 
 
 def _gpus():
-    """What a figure needs beside it of the GPUs; nothing where there are none."""
+    """Return the GPU entries of `machine`; empty without GPUs."""
     if not nvidia_gpus():
         return {}
     found = _nvidia_smi("name,memory.total")
     drivers = _nvidia_smi("driver_version")
-    runtimes = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")  # the names of CUDA 12 and of those after it
+    runtimes = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")  # the names for CUDA 12 and later
     cuda = None
     for runtime in runtimes:
         with suppress(PackageNotFoundError):
@@ -292,7 +292,7 @@ def _gpus():
 
 
 def _nvidia_smi(query):
-    """Return what NVIDIA's own tool answers, a line for each GPU; nothing where it is not there or fails."""
+    """Return the output of nvidia-smi, a line for each GPU; empty if it is missing or fails."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -1,8 +1,8 @@
-"""Keras objects changed in place: a model, a layer or an optimizer stays what it is, but does one thing differently.
+"""Keras objects changed in place: a model, layer or optimizer keeps its identity, but does one thing differently.
 
-PyTorch's `fully_shard(module)` works like this: at run time the object gets a class made of one of ours and its own.
-Its structure, name, methods, files and `isinstance` stay. What Keras makes *from* it, by its config, from a file or
-with `clone_model`, is of its own class again. A pickle and a deep copy of it keep what was changed.
+As in PyTorch's `fully_shard(module)`, the object gets a class at run time, derived from one of ours and its own. Its
+structure, name, methods, files and `isinstance` are unchanged. Objects that Keras creates *from* it, by its config,
+from a file or with `clone_model`, have its own class again. A pickle and a deep copy keep the changes.
 """
 
 import inspect
@@ -19,13 +19,13 @@ from keras.src.saving.keras_saveable import KerasSaveable
 
 
 def become(thing, ours, **state):
-    """Give a layer, model or optimizer a class made of ``ours`` and its own, and ``state`` as attributes; return it.
+    """Give a layer, model or optimizer a class derived from ``ours`` and its own; set ``state`` as attributes.
 
-    A thing that has become ``ours`` before gets the new state only.
+    Return the object. If it is an instance of ``ours`` already, only the state is set.
     """
     if not isinstance(thing, ours):
         thing.__class__ = made_class((ours, type(thing)), own=type(thing), ours=ours)
-        if "quantize" in vars(thing):  # where Keras puts that of a layer
+        if "quantize" in vars(thing):  # set by Keras on layers
             object.__setattr__(thing, "quantize", partial(_quantized, thing, thing.quantize))
     for name, value in state.items():
         setattr(thing, name, value)
@@ -33,7 +33,7 @@ def become(thing, ours, **state):
 
 
 def _quantized(layer, quantize, *args, **kwargs):
-    """Quantize a layer that was changed in place: Keras does so for its own classes only."""
+    """Quantize a layer that was changed in place: Keras supports only its own classes."""
     kind, layer.__class__ = type(layer), own_class(layer)
     try:
         return quantize(*args, **kwargs)
@@ -43,9 +43,9 @@ def _quantized(layer, quantize, *args, **kwargs):
 
 @cache
 def made_class(bases, own, ours=None):
-    """Return a class with these bases that has the name, the constructor and the files of ``own``, one of them.
+    """Return a class with these bases and the name, constructor and file format of ``own``, one of the bases.
 
-    ``ours`` is the class of ours among them that a pickle must give back; None for a base of Keras.
+    ``ours`` is the base of ours that a pickle must restore; None for a base of Keras.
     """
 
     def new(cls, *args, **kwargs):
@@ -57,7 +57,7 @@ def made_class(bases, own, ours=None):
     def from_config(cls, *args, **kwargs):
         return own.from_config(*args, **kwargs)
 
-    # By its arguments Keras tells functional models, of a wrapped constructor by those of the wrapper
+    # Keras recognizes functional models by this signature, for a wrapped constructor by the wrapper's
     initialized_already.__signature__ = inspect.signature(own.__init__, follow_wrapped=False)
     made = type(
         own.__name__,
@@ -79,7 +79,7 @@ def made_class(bases, own, ours=None):
 
 
 def own_class(thing):
-    """Return the class that a thing had before anything was changed in it."""
+    """Return the class that an object had before any change in place."""
     kind = type(thing)
     while "_class_before" in vars(kind):
         kind = kind._class_before
@@ -87,7 +87,7 @@ def own_class(thing):
 
 
 def reduce_with_changes(thing):
-    """Pickle a thing as Keras does, as the bytes of a file, and beside them what was changed in it and within it."""
+    """Pickle an object as Keras does, as the bytes of a file, plus the changes to it and its parts."""
     changes, parts = [], _parts(thing)
     for index, part in enumerate(parts):
         state = part.state_in_place() if hasattr(part, "state_in_place") else {}
@@ -111,7 +111,7 @@ def _with_changes(own, file, changes):
 
 
 class _Places(list):
-    """Where layers stand that a setting lists: a copy has its own."""
+    """Indices of the layers in a setting's list: a copy has its own layers."""
 
     @classmethod
     def of(cls, value, parts):
@@ -126,7 +126,7 @@ def _parts(thing):
 
 
 def what_it_became(thing):
-    """Return the classes of ours that a thing has become, the first one first."""
+    """Return the classes of ours that an object was given, the oldest first."""
     found = []
     kind = type(thing)
     while "_class_before" in vars(kind):
@@ -137,18 +137,18 @@ def what_it_became(thing):
 
 
 def known_as(made, own):  # private: Keras
-    """Let files name a class that is made at run time as they name ``own``; Keras looks up the very class."""
+    """Register a class made at run time under the name of ``own`` in files; Keras looks up the exact class."""
     object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
     if name := api_export.get_name_from_symbol(own):
         api_export.REGISTERED_OBJS_TO_NAMES[made] = name
 
 
 def bytes_of_file(thing):  # private: Keras
-    """Return a layer or model as Keras pickles it, without the class that reads it: pickle could not find that."""
+    """Return a layer or model as Keras pickles it, without its class, which pickle could not find."""
     _, (file,) = KerasSaveable.__reduce__(thing)
     return file
 
 
 def object_of_file(own, file):  # private: Keras
-    """Return the layer or model of class ``own`` that `bytes_of_file` has written."""
+    """Return the layer or model of class ``own`` from the output of `bytes_of_file`."""
     return own._unpickle_model(file)

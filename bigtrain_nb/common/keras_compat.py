@@ -1,8 +1,8 @@
-"""What is needed of Keras and TensorFlow, and they offer no public way to.
+"""Uses of private names of Keras and TensorFlow, where there is no public API.
 
-Private names that only one other file needs are there, marked ``# private: Keras``; so do those that our classes
-override or read of what they derive from. tests/frame/test_private_names.py counts them, and
-tests/unit/test_upstream.py fails when Keras fixes one of them, and says what can then be deleted.
+Private names used in only one other file are there, marked ``# private: Keras``, as are those of base classes that our
+classes override or read. tests/frame/test_private_names.py counts them, and tests/unit/test_upstream.py fails when
+Keras fixes one of them, and says what can then be deleted.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -12,12 +12,12 @@ from bigtrain_nb.common.quiet import keras, tf
 # isort: split
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
-from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
+from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # used by `load_model`; not exported
 from tensorflow.compiler.tf2xla.python import xla
 
 
 def innermost(optimizer):
-    """Return the optimizer that updates the weights: `LossScaleOptimizer` wraps it."""
+    """Return the optimizer that updates the weights, unwrapped from any `LossScaleOptimizer`."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -30,10 +30,10 @@ def parts_of(optimizer):
 
 
 def overriding(model, name="train_step", behind=None):
-    """Return the class that overrides a method of `keras.Model`, a step say, and is not ours; None if nobody does.
+    """Return the class, other than ours, that overrides a method of `keras.Model`, such as a step; None without one.
 
-    Ours is the class that ``stands_for_keras``, `Model`. ``behind``: only classes that come after this one, whose own
-    method calls theirs by ``super()``.
+    Ours are the classes with ``stands_for_keras``. ``behind``: consider only classes after this one in the method
+    resolution order, which it calls by ``super()``.
     """
     kinds = type(model).__mro__
     behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
@@ -43,17 +43,17 @@ def overriding(model, name="train_step", behind=None):
 
 @contextmanager
 def in_place_of(thing, name, function):
-    """Let ``thing.name`` be another function; Keras calls it by that name. Afterwards it is that of the class."""
+    """Replace ``thing.name``, a method that Keras calls, within this context; then restore the class's method."""
     vars(thing)[name] = function
     try:
         yield
     finally:
-        vars(thing).pop(name, None)  # replicas are threads: another may have been here before
+        vars(thing).pop(name, None)  # replicas are threads: another may have removed it
 
 
 @contextmanager
 def already_reduced(optimizer):
-    """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
+    """Keep a Keras optimizer from reducing gradients again; there is no public API for that."""
     with ExitStack() as stack:
         for one in parts_of(optimizer):
             stack.enter_context(in_place_of(one, "_all_reduce_sum_gradients", list))  # the pairs as they are
@@ -61,25 +61,24 @@ def already_reduced(optimizer):
 
 
 def same_weight_decay(optimizer, other):
-    """Let an optimizer leave the weights undecayed that another was told to; the config does not hold them."""
+    """Copy the exclusions from weight decay of another optimizer; its config does not contain them."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if name in vars(other):
             vars(optimizer)[name] = vars(other)[name]
 
 
 def after(data):
-    """Let what is done in this context wait for the batch. Keras decays weights, counts a step and draws the numbers
-    of Dropout also when a dataset of unknown size has come to its end: none needs a value of the batch that is not
-    there.
+    """Make operations in this context wait for the batch. Otherwise, after the end of a dataset of unknown size, Keras
+    still decays weights, counts a step and draws Dropout's random numbers, which do not depend on the missing batch.
     """
     return tf.control_dependencies([t for t in tf.nest.flatten(data, expand_composites=True) if t is not None])
 
 
 @contextmanager
 def count_by_examples(model, examples, times=None):
-    """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike.
+    """Weight batches by their examples in the tracked loss of each output; Keras weights all batches equally.
 
-    Of a sum, which is ``times`` as large for the whole batch as the mean over its pieces, that is counted.
+    ``times`` scales a summed loss from the mean over micro-batches to the full batch.
     """
     with ExitStack() as stack:
         for tracker in model._compile_loss.metrics if model._compile_loss else []:
@@ -88,7 +87,7 @@ def count_by_examples(model, examples, times=None):
 
 
 def as_scalar(loss):
-    """Return a loss as a scalar: of no examples Keras gives one of shape [0]."""
+    """Return a loss as a scalar: without examples, Keras returns one of shape [0]."""
     return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss
 
 
@@ -102,12 +101,12 @@ def _counting(tracker, examples, times):
 
 
 def has_seen_examples(model):
-    """Return whether any replica has counted an example since the metrics were reset; all workers must ask."""
+    """Return whether any replica has counted an example since the metrics were reset; all workers must call this."""
     return model._loss_tracker is None or float(model._loss_tracker.count.numpy()) > 0
 
 
 def batch_of_zeros(iterator):
-    """Return an example of zeros of the shapes that an epoch's iterator gives; None if it does not tell them."""
+    """Return an example of zeros in the shapes of an epoch's iterator; None if they are unknown."""
     spec = iterator.data_adapter.get_tf_dataset().element_spec
     for part in tf.nest.flatten(spec):
         if not isinstance(part, tf.TensorSpec) or not part.shape.rank or not part.shape[1:].is_fully_defined():
@@ -116,7 +115,7 @@ def batch_of_zeros(iterator):
 
 
 class _LossesOfOneDevice:
-    """How many replicas, which are threads, are in `losses_of_one_device`, and what Keras has in its place."""
+    """The number of replicas (threads) within `losses_of_one_device`, and the functions of Keras that it replaces."""
 
     inside = 0
     stock = {
@@ -131,8 +130,8 @@ def _as_it_is(value):
 
 @contextmanager
 def losses_of_one_device():
-    """Let losses be those of the examples that they see. Keras divides its own by the number of replicas, but not what
-    a `compute_loss` of somebody's own adds to them (1,000 more on two replicas shows 2,000 more).
+    """Keep losses unscaled. Keras divides its own by the number of replicas, but not the terms that a custom
+    `compute_loss` adds (adding 1,000 on two replicas shows 2,000 more).
     """
     _LossesOfOneDevice.inside += 1
     vars(loss_module).update(dict.fromkeys(_LossesOfOneDevice.stock, _as_it_is))
@@ -145,7 +144,7 @@ def losses_of_one_device():
 
 
 class WatchedLoss:
-    """What a loss of `compile` has returned: one number or one for each example, with places masked or not."""
+    """Records a return value of a loss of `compile`: its shape (a scalar or one value per example) and its mask."""
 
     def __init__(self, loss):
         own_function = type(loss).__name__ == "LossFunctionWrapper"
@@ -153,45 +152,45 @@ class WatchedLoss:
         self.name = getattr(made_by, "__name__", str(made_by))
         self.is_own = not getattr(made_by, "__module__", "").startswith("keras.")
         self.loss = loss
-        self.reduces = type(loss).__call__ is not keras.losses.Loss.__call__  # and masks, or not, in its own way
+        self.reduces = type(loss).__call__ is not keras.losses.Loss.__call__  # with its own masking, if any
         self._of_examples = loss.call
-        self.arguments = None  # the specs of what it was given
+        self.arguments = None  # their specs
         self.shape = None
         self.is_one_number = False
         self.mask = None
-        self._operations = []  # that it has added to the graph
+        self._operations = []  # those that it has added to the graph
 
     def call(self, y_true, y_pred):
-        """Return what the loss makes of targets and predictions: where it reduces by itself, what Keras adds up."""
+        """Return the loss of targets and predictions before Keras' reduction, reduced if the loss does so itself."""
         return self.loss(y_true, y_pred, None) if self.reduces else self._of_examples(y_true, y_pred)
 
     def watched(self, y_true, y_pred):
-        """Stand in place of its `call`."""
+        """Replace its `call`."""
         values = self._noted(self._of_examples, y_true, y_pred)
         self.is_one_number = len(values.shape) == 0
         self.mask = mask_of(values)
         return values
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """Stand in place of a loss that reduces by itself, perhaps what its `call` has returned."""
+        """Replace a loss that does its own reduction."""
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
     def told(self, y_true, y_pred, mask):
-        """Note of a loss that is computed elsewhere the specs of what it is given, and places masked or not."""
+        """Record the arguments and the mask of a loss that is computed elsewhere."""
         self.arguments, self.mask = (y_true, y_pred), mask
 
     def changes_variables(self):
-        """Return whether it assigns to variables, not only to where random numbers of Keras are, or to tables.
+        """Return whether it assigns to tables or to variables other than those of Keras' random seeds.
 
-        It is traced where it has run eagerly.
+        If it has run eagerly, it is traced.
         """
         if tf.executing_eagerly():
             self._operations = _traced(self.call, self.arguments).get_operations()
         return any(map(_changes_state, operations_within(self._operations)))
 
     def calls_python(self):
-        """Return whether it calls functions of Python in each step, of which nobody knows what they change."""
+        """Return whether it calls Python functions in each step, whose side effects are unknown."""
         return any("PyFunc" in operation.type for operation in operations_within(self._operations))
 
     def _noted(self, compute, *arguments):
@@ -210,9 +209,9 @@ def _traced(function, arguments):
 
 @contextmanager
 def captured_variables_kept(function, arguments):
-    """Give the variables that a function reads or assigns their values back, as the state of a `tf.random.Generator`.
+    """Restore the variables that a function reads or assigns, such as the state of a `tf.random.Generator`.
 
-    There is no public way from what it captures to the variable.
+    There is no public way to get the variables that it captures.
     """
     with keras.StatelessScope():
         captured = [handle for handle, _ in _traced(function, arguments).captures if handle.dtype == tf.resource]
@@ -226,9 +225,9 @@ def captured_variables_kept(function, arguments):
 
 
 def operations_within(operations):
-    """Return operations of a graph, and those of all functions that they call, as branches of `tf.cond`."""
+    """Return operations of a graph, and those of all functions that they call, such as branches of `tf.cond`."""
     found, functions = list(operations), set()
-    for operation in found:  # which grows meanwhile
+    for operation in found:  # grows during the loop
         for value in operation.node_def.attr.values():
             for called in [value.func, *value.list.func]:
                 function = operation.graph._get_function(called.name) if called.name else None
@@ -250,9 +249,9 @@ def _changes_state(operation):
 
 @contextmanager
 def losses_watched(model):
-    """Give a list of `WatchedLoss`, which say what the losses of `compile` return while they are computed in here.
+    """Yield a list of `WatchedLoss`, which record the return values of the losses of `compile` in this context.
 
-    Keras reduces what they return, and shows the mean only. Before it has built them the list is empty.
+    Keras itself reduces them and shows only the mean. Before Keras has built the losses, the list is empty.
     """
     compiled = model._compile_loss
     if compiled is None or not compiled.built:
@@ -271,7 +270,7 @@ def losses_watched(model):
 
 
 def logs_to_reduce(logs, strategy):
-    """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
+    """Add the axis over which Keras reduces logs with several workers; scalars raise (keras issue 20585)."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return logs
     if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
@@ -280,10 +279,10 @@ def logs_to_reduce(logs, strategy):
 
 
 def traced_for_each_shape(function):
-    """Return a function that XLA compiles, one program for each shape of what it is given.
+    """Return a function compiled by XLA, one program for each shape of its arguments.
 
-    Each is traced with shapes that are numbers. TensorFlow warns of that as of a mistake, and the only public setting
-    against it, ``reduce_retracing``, traces with shapes that are not known.
+    Each is traced with static shapes. TensorFlow warns of this retracing, and the only public setting to avoid it,
+    ``reduce_retracing``, traces with unknown shapes.
     """
     compiled = tf.function(function, jit_compile=True, autograph=False)
     compiled._omit_frequent_tracing_warning = True
@@ -291,23 +290,23 @@ def traced_for_each_shape(function):
 
 
 MOVING = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
-"""Of BatchNormalization; the last three where it renormalizes."""
+"""Attributes of BatchNormalization; the last three exist with renormalization."""
 
 
 def moving_statistics(model):
-    """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
+    """Return the statistics that each replica updates separately: unreduced, replicas would diverge silently."""
     layers = [layer for layer in _batch_normalizations(model) if layer.trainable]
     found = [getattr(layer, name, None) for layer in layers for name in MOVING]  # None: not built, or without renorm
     return [variable for variable in found if variable is not None]
 
 
 def synchronized_layers(model):
-    """Return the layers that talk to other replicas in the forward pass, which therefore all replicas must run."""
+    """Return the layers that communicate with other replicas in the forward pass, so that all replicas must run it."""
     return [layer for layer in _batch_normalizations(model) if layer.synchronized]
 
 
 def assigned_together(model):
-    """Return the variables of which replicas make one value wherever a layer assigns to them, all at the same time."""
+    """Return the variables whose assignments are aggregated over replicas, which must all assign at the same time."""
     of_keras = [weight for weight in model.non_trainable_weights if weight.aggregation not in (None, "none")]
     attributes = [each for layer in layers_within(model) for each in vars(layer).values()]
     of_tensorflow = [each for each in attributes if isinstance(each, tf.Variable) and not each.trainable]
@@ -315,17 +314,17 @@ def assigned_together(model):
 
 
 def outputs_of(model, x, training):
-    """Return what a model makes of a batch, called as Keras' steps call it."""
+    """Return the outputs of a model, called as in Keras' steps."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
 def mask_of(tensor):
-    """Return the mask that a layer has put on what it made, as `Embedding(mask_zero=True)` does, or None."""
+    """Return the mask that a layer has attached to its output, as `Embedding(mask_zero=True)` does, or None."""
     return getattr(tensor, "_keras_mask", None)
 
 
 def with_mask(tensor, mask):
-    """Return the tensor, with a mask for the layers that read it, unless that is None."""
+    """Return the tensor, with the mask attached for the next layers unless it is None."""
     if mask is not None:
         tensor._keras_mask = mask
     return tensor
@@ -337,14 +336,14 @@ def layers_within(layer):
 
 
 def own_weights_to_train(layer):
-    """Return the weights of a layer itself, not of those inside it, that train, or would if they were not frozen."""
+    """Return a layer's own trainable weights, even if frozen, without those of layers inside it."""
     return list(layer._trainable_variables)
 
 
 def layers_that_add_losses(model):
-    """Return the layers that have added losses in the last call, by `add_loss` or an activity regularizer.
+    """Return the layers that added losses in the last call, by `add_loss` or an activity regularizer.
 
-    The public ``losses`` do not say whose they are, and hold those of weights too.
+    The public ``losses`` do not name the layer, and include weight regularizers.
     """
     return [layer for layer in layers_within(model) if layer._losses]
 
@@ -354,9 +353,9 @@ def _batch_normalizations(model):
 
 
 def build_as_fit_does(model, batch, with_optimizer=True):
-    """Make all variables of a compiled model, its optimizer and its metrics, from the shapes of a batch.
+    """Create all variables of a compiled model, its optimizer and its metrics, from the shapes of a batch.
 
-    A call would do it too, but layers with random numbers would go on from another seed then.
+    Calling the model would do so too, but would advance the seeds of random layers.
     """
     optimizer = model.optimizer
     if not with_optimizer:
@@ -367,7 +366,7 @@ def build_as_fit_does(model, batch, with_optimizer=True):
         object.__setattr__(model, "optimizer", optimizer)
 
 
-# What callbacks of Keras know of a training: a restart gives it back to them
+# State of Keras callbacks, restored at a restart
 
 STATE_OF_CALLBACKS = {
     keras.callbacks.EarlyStopping: ("best", "best_epoch", "stopped_epoch", "wait"),
@@ -376,24 +375,24 @@ STATE_OF_CALLBACKS = {
     keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
     keras.callbacks.TensorBoard: ("_global_train_batch",),
 }
-"""The attributes in which they keep it; they have no `get_state`."""
+"""The attributes with their state; they have no `get_state`."""
 
 
 def callbacks_in(callbacks):
-    """Return as a list what `fit` takes for ``callbacks``: a list, one alone, or a CallbackList."""
+    """Return the ``callbacks`` of `fit` as a list: it accepts a list, a single one, or a CallbackList."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks.callbacks
     return keras.tree.flatten(callbacks) if callbacks else []
 
 
 def custom_call(target, operands, results, config):
-    """Emit a custom call of XLA, and return tensors of the specs in ``results``; ``config`` is for the target to read.
+    """Emit an XLA custom call, and return tensors of the specs in ``results``; the target reads ``config``.
 
-    `tf.raw_ops` leaves the operation out.
+    `tf.raw_ops` does not include the operation.
     """
     return xla.custom_call_v2(target, operands, results, config)
 
 
 def datasets_within(dataset):
-    """Return a dataset and all that it was made from; there is no public way to ask."""
+    """Return a dataset and all its inputs, recursively; there is no public API for that."""
     return [dataset, *(one for each in dataset._inputs() for one in datasets_within(each))]

@@ -1,4 +1,4 @@
-"""What a model has: optimizers, steps of its own, and layers that a setting may name."""
+"""Optimizers of a model, and layers that a setting may name."""
 
 import re
 
@@ -7,12 +7,12 @@ from bigtrain_nb.common.quiet import keras
 
 
 def optimizers_of(model):
-    """Return by name the optimizers that a model has as attributes: that of `compile`, and those of its own steps."""
+    """Return a model's optimizers by attribute name: that of `compile`, and those of custom steps."""
     return {name: each for name, each in vars(model).items() if isinstance(each, keras.optimizers.Optimizer)}
 
 
 class Listed:
-    """Layers of a list, as an attribute of a model. A list Keras would take for one of the model's own, and save."""
+    """A list of layers as an attribute of a model. Keras would track and save the layers of a plain list."""
 
     def __init__(self, layers):
         self.layers = list(layers)
@@ -25,11 +25,11 @@ class Listed:
 
 
 def refuse_choice(layers, setting):
-    """Raise TypeError for what cannot choose layers, by regular expression, as a function or in a list.
+    """Raise TypeError unless this can choose layers: a regular expression, a function or a list.
 
-    ValueError for a text that is no regular expression.
+    Raise ValueError for a string that is not a valid regular expression.
     """
-    is_one = isinstance(layers, type | keras.layers.Layer)  # which can be called, too
+    is_one = isinstance(layers, type | keras.layers.Layer)  # also callable
     is_function = callable(layers) and takes(layers, "a layer")
     if is_one or not (is_function or isinstance(layers, str | list | tuple | Listed)):
         raise TypeError(

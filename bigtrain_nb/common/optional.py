@@ -1,4 +1,4 @@
-"""Packages that only a workbook needs, as widgets: where one is not installed, a sentence says how to get it."""
+"""Optional packages, such as widgets for the workbook: if one is missing, the error says how to install it."""
 
 from contextlib import contextmanager
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 def needed_by(what):
     """Import an optional package in this context, for ``what``.
 
-    Raises ModuleNotFoundError that says how to install the package if it is not there.
+    If it is missing, the ModuleNotFoundError says how to install it.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """A model that knows whether it is called in a step of its own `fit` or `evaluate`.
 
-What it returns there, only its own loss and metrics read; elsewhere anybody may.
+Only its own loss and metrics read the outputs there; elsewhere any code may.
 """
 
 import threading
@@ -11,7 +11,7 @@ _here = threading.local()  # replicas of one process are threads
 
 @contextmanager
 def in_own_step(model):
-    """Let `is_in_own_step` say so of this model."""
+    """Make `is_in_own_step` true for this model."""
     before, _here.model = getattr(_here, "model", None), model
     try:
         yield
@@ -21,7 +21,7 @@ def in_own_step(model):
 
 @contextmanager
 def whole_outputs():
-    """Let no model be in a step of its own: what looks at outputs wants to see them."""
+    """Make `is_in_own_step` false for all models, for code that inspects their full outputs."""
     before, _here.looks = getattr(_here, "looks", False), True
     try:
         yield
@@ -34,7 +34,7 @@ def is_in_own_step(model):
 
 
 class KnowsItsSteps:
-    """What such a model becomes. Steps of others run inside of these."""
+    """The class that is added to the model. Custom steps run inside these."""
 
     stands_for_keras = True  # see `keras_compat.overriding`
 

@@ -1,4 +1,4 @@
-"""What `fit` gets of a dataset, looked at without moving it on, and datasets that begin later."""
+"""Reading the data that `fit` will get, without advancing the dataset's state, and skipping elements."""
 
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,7 +11,7 @@ _RESOURCES = {
     "ShuffleAndRepeatDatasetV2": (5, "AnonymousSeedGenerator"),
     "CacheDatasetV2": (2, "AnonymousMemoryCache"),
 }
-"""Operations of tf.data with a memory of their own: at which input it comes in, and what makes a new one."""
+"""Stateful operations of tf.data: the input with their state, and the operation that creates new state."""
 
 _SEEDS = {
     "ShuffleDatasetV3": 2,
@@ -19,26 +19,26 @@ _SEEDS = {
     "RandomDataset": 0,
     "RandomDatasetV2": 0,
 }
-"""Operations of tf.data that draw an order: at which input their two seeds begin."""
+"""Operations of tf.data with a random order: the input where their two seeds begin."""
 
 _NUMBERED = ("RangeDataset", "TensorSliceDataset")
 _ONE_TO_ONE = ("MapDataset", "ParallelMapDatasetV2", "PrefetchDataset", "OptionsDataset")
 _DRAWS = ("Random", "Truncated", "ParameterizedTruncated", "Multinomial", "Stateful", "Rng", "NonDeterministic")
-"""How operations are called that draw random numbers one after the other, each other ones if one is left out."""
+"""Prefixes of operations that draw from a sequence of random numbers, so that skipping one changes the next."""
 _CHANGES = (*_DRAWS, "PyFunc", "EagerPyFunc", "ReadVariable", "Assign")
-"""And those after which the same input may be another output."""
+"""Those, and operations whose output may differ for the same input."""
 _TRAITS = WeakKeyDictionary()
-"""Of each dataset, as long as it lives."""
+"""By dataset, while it exists."""
 
 
 def tensors_of(batch):
-    """Return the tensors of a batch, or their specs, without None and without what has no values."""
+    """Return the tensors of a batch, or their specs, without None and variants."""
     parts = tf.nest.flatten(batch, expand_composites=True)
     return [part for part in parts if part is not None and part.dtype != tf.variant]
 
 
 def noting_first(dataset, count, note):
-    """Return the same dataset, which calls ``note(number, *arrays)`` with the arrays of each of its first batches."""
+    """Return the dataset, calling ``note(number, *arrays)`` with the arrays of each of the first ``count`` batches."""
 
     def called(number, *parts):
         note(int(number), *parts)
@@ -56,11 +56,11 @@ def noting_first(dataset, count, note):
 
 
 def read_apart(dataset):
-    """Return a `tf.data.Dataset` that gives what this one will give, and does not move on its shuffling by that.
+    """Return a `tf.data.Dataset` with the elements that this one will yield, without advancing its shuffling.
 
-    Each pass over a shuffled dataset takes the next seed from a memory that all its iterators share: whoever looks at
-    the first batches changes the order that `fit` sees. So the graph of the dataset is copied, with memories of its
-    own. What cannot be written as a graph, as arrays of 2 GiB and more, raises tf.errors.OpError or ValueError.
+    Each pass over a shuffled dataset takes the next seed from state that all its iterators share: reading the first
+    batches changes the order that `fit` sees. So the graph of the dataset is copied, with separate state. Datasets that
+    cannot be serialized, such as those with arrays of 2 GiB or more, raise tf.errors.OpError or ValueError.
     """
     graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
@@ -80,26 +80,26 @@ def read_apart(dataset):
 
 
 class Traits(NamedTuple):
-    """What the graph of a dataset says. Where it cannot be written, ``unknown`` is why, and the rest may be None."""
+    """Properties of a dataset's graph. If it cannot be serialized, ``unknown`` is why, and the rest may be None."""
 
     shuffles: list | None = None
-    """What the order of each `shuffle` comes from, and of what `sample_from_datasets` draws: its seeds, and the memory
-    that moves them on. Seeds are (0, 0) where chance gives them, None where they are no constants; the memory is None
-    where each pass has the same order. Shuffling within a function of the dataset is not seen."""
+    """The sources of randomness of each `shuffle` and `sample_from_datasets`: the seeds, and the state that advances
+    them. Seeds are (0, 0) if nondeterministic, None if they are not constants; the state is None if each pass has the
+    same order. Shuffling within a function of the dataset is not detected."""
     seeds: set | None = None
-    """The first of the two seeds of each, also of those within functions."""
+    """The first of the two seeds of each, including those within functions."""
     keeps_order: bool | None = None
-    """Whether what is computed side by side is handed out in order: not with ``deterministic=False``."""
+    """Whether parallel operations yield elements in order: not with ``deterministic=False``."""
     calls_python: bool | None = None
-    """Whether it calls Python on the way, as a generator or a `map` does."""
+    """Whether it calls Python, as in a generator or a `map`."""
     changes_examples: bool | None = None
-    """Whether a `map` calls Python, draws random numbers or reads variables: then the same examples may be others when
-    they are read again."""
+    """Whether a `map` calls Python, draws random numbers or reads variables: then examples may differ in the next
+    pass."""
     unknown: str = ""
 
 
 def traits_of(dataset):
-    """Return the `Traits` of a dataset; its graph is written once."""
+    """Return the `Traits` of a dataset; its graph is serialized once."""
     if dataset not in _TRAITS:
         _TRAITS[dataset] = _examined(dataset)
     return _TRAITS[dataset]
@@ -163,7 +163,7 @@ def _changes_examples(graph, nodes):
 
 
 def global_seed():
-    """Return the seed of `tf.random.set_seed`, as datasets take it; without one that is TensorFlow's own number."""
+    """Return the seed of `tf.random.set_seed`, as datasets use it; without one, TensorFlow's default."""
     seed, _ = tf.compat.v1.random.get_seed(1)
     return int(seed)
 
@@ -173,7 +173,7 @@ def _shuffling(nodes):
 
 
 def _sampling(nodes):
-    """Return the datasets of random numbers by which `sample_from_datasets` chooses."""
+    """Return the datasets of random numbers with which `sample_from_datasets` chooses."""
     found = []
     for node in nodes.values():
         if node.op != "DirectedInterleaveDataset":
@@ -186,9 +186,9 @@ def _sampling(nodes):
 
 
 def graph_of_dataset(dataset):
-    """Return a dataset as a GraphDef, before it is rewritten to run; raise as `read_apart` does."""
+    """Return a dataset as a GraphDef, before tf.data's rewrites; raise as `read_apart` does."""
     variant = tf.data.experimental.to_variant(dataset)
-    text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # functions of Python: as here
+    text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # 1: ignore external state
     return tf.compat.v1.GraphDef.FromString(text.numpy())
 
 
@@ -200,8 +200,8 @@ def _dataset_of(graph, element_spec):
 def without_first(dataset, count):
     """Return a dataset without its first elements: ``dataset.skip(count)``.
 
-    Where each is made from its number by `map`, as in ``Dataset.range(steps).map(read)``, the numbers are skipped, and
-    nothing is made in vain.
+    If `map` makes each element from its index, as in ``Dataset.range(steps).map(read)``, the indices are skipped,
+    without computing the elements.
     """
     if not count:
         return dataset
@@ -209,7 +209,7 @@ def without_first(dataset, count):
 
 
 def skipping_numbers(dataset, count):
-    """Return a dataset without its first elements where these are made from their numbers, None where they are not."""
+    """Return a dataset without its first elements if they are made from their indices, otherwise None."""
     try:
         return _skipping_numbers(dataset, count)
     except (tf.errors.OpError, ValueError):
@@ -217,7 +217,7 @@ def skipping_numbers(dataset, count):
 
 
 def _skipping_numbers(dataset, count):
-    """Return the same with the numbers skipped in its graph; raise ValueError if it does not begin with numbers."""
+    """Return the same by skipping the indices in its graph; raise ValueError if it does not begin with indices."""
     graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
     functions = graph.library.function

@@ -1,4 +1,4 @@
-"""What a measurement is doing, told while it goes on: to a function, or else in a bar that is gone at the end."""
+"""Progress of a measurement: reported to a function, or in a bar that disappears at the end."""
 
 import sys
 import threading
@@ -9,15 +9,15 @@ from tqdm.auto import tqdm
 from bigtrain_nb.common.checks import function
 
 OFTEN = 0.1
-"""Seconds, at least, between two news."""
+"""Minimum seconds between two reports."""
 
 now = time.perf_counter
 
 
 class Progress:
-    """Tells ``told(fraction, words)`` how far a measurement is and what happens; without such a function, a bar.
+    """Reports the progress of a measurement to ``told(fraction, words)``, or shows a bar if that is None.
 
-    Whatever ``told`` raises ends the measurement. ``with progress:`` stands around it.
+    An exception from ``told`` ends the measurement. Use it as a context manager: ``with progress:``.
     """
 
     def __init__(self, told):
@@ -31,7 +31,7 @@ class Progress:
 
     def __enter__(self):
         if self.told is None and threading.current_thread() is threading.main_thread():
-            disable = False if "ipykernel" in sys.modules else None  # a script that writes to a file shows none
+            disable = False if "ipykernel" in sys.modules else None  # None: no bar in output to a file
             form = {"bar_format": "{percentage:3.0f} %{bar} {desc}", "mininterval": 0, "miniters": 0}
             self._bar = tqdm(total=1, delay=1, leave=False, file=sys.stdout, disable=disable, **form)
         return self
@@ -42,12 +42,12 @@ class Progress:
             self._bar = None
 
     def say(self, fraction, words):
-        """Tell this, at once if there was a pause before."""
+        """Set the current report, and send it if the last one is old enough."""
         self._news = (min(1.0, fraction), words)
         self.tick()
 
     def tick(self):
-        """Tell the last news again, if there was a pause before: what is told can so stop it between two batches."""
+        """Repeat the current report if the last one is old enough, so that ``told`` can raise between two batches."""
         tell = self.told or (self._show if self._bar is not None else None)
         if tell and now() - self._last >= OFTEN:
             self._last = now()

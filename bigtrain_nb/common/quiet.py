@@ -1,7 +1,7 @@
 """TensorFlow and Keras without their start-up messages: ``from bigtrain_nb.common.quiet import keras, tf``.
 
-TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
-if the import fails. Python's own warnings and whatever comes later are not touched.
+TensorFlow writes them to file descriptor 2 before any log level applies, so they are captured there, and shown if the
+import fails. Python warnings and later messages are unaffected.
 
 Example::
 
@@ -33,7 +33,7 @@ from bigtrain_nb.common.hardware import (
 
 @contextmanager
 def quiet_start():
-    """Catch what is written to file descriptor 2; write it out if the block raises."""
+    """Capture output to file descriptor 2; write it out if the block raises."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as caught:
@@ -51,10 +51,10 @@ def quiet_start():
 
 @contextmanager
 def kept_for_good():
-    """Do not look for garbage among what the block makes: not in it, not later, and not when the process ends.
+    """Exclude the objects that the block creates from garbage collection, until the process ends.
 
-    Python would go through TensorFlow's half a million objects again and again, which is a third of what it takes a
-    worker process to start and to end.
+    Python would scan TensorFlow's half a million objects repeatedly, which is a third of the time that a worker process
+    takes to start and to exit.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -67,7 +67,7 @@ def kept_for_good():
 
 
 def load_cusolver():
-    """Load a library of CUDA that TensorFlow 2.21 does not find where pip puts it, and without which it uses no GPU.
+    """Load a CUDA library that TensorFlow 2.21 needs for GPUs but does not find in pip's folder.
 
     The RUNPATH of its libtensorflow_framework has the folders of all others; that of 2.20 has this one too.
     """
@@ -75,26 +75,26 @@ def load_cusolver():
     folders = nvidia.submodule_search_locations if nvidia else None
     for folder in folders or ():
         for library in Path(folder).glob("cusolver/lib/libcusolver.so.*"):
-            with suppress(OSError):  # then TensorFlow sees no GPU, of which a warning tells below
+            with suppress(OSError):  # TensorFlow then sees no GPU; a warning below says so
                 ctypes.CDLL(str(library))
 
 
 if nvidia_gpus():
     load_cusolver()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # leaves some to other processes
-if core_limit() < len(usable_cores()):  # a container's, which TensorFlow does not look at; `tf.config.threading` wins
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # leaves memory to other processes
+if core_limit() < len(usable_cores()):  # TensorFlow ignores container limits; `tf.config.threading` takes precedence
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cores()))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores()))
 with quiet_start(), kept_for_good():
     import keras
     import tensorflow as tf
 
-    tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards
-tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the notebook, what it reduces where
+    tf.config.list_physical_devices()  # triggers driver messages; logical devices can still be set afterwards
+tf.get_logger().setLevel("WARNING")  # at INFO, MirroredStrategy logs its reductions in the notebook
 
 
-# One message among those that are caught matters to the reader: it comes back as a warning.
+# One captured message matters to the user: it is shown as a warning.
 
 if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
     _is_12 = tf.sysconfig.get_build_info().get("cuda_version", "").startswith("12")
@@ -107,8 +107,8 @@ if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
         stacklevel=2,
     )
 
-# Another one is hidden by the log level, and explains minutes of waiting. "compute_90" stands for machine code of 9.0,
-# with which an H100 starts at once, and for code that newer GPUs compile.
+# Another one, hidden by the log level, explains minutes of waiting. "compute_90" means machine code for 9.0, with which
+# an H100 starts immediately, and PTX that newer GPUs compile.
 
 _build = tf.sysconfig.get_build_info()
 for _gpu in tf.config.list_physical_devices("GPU"):
@@ -123,12 +123,12 @@ for _gpu in tf.config.list_physical_devices("GPU"):
         )
         break
 
-# One message comes later than the start: oneDNN's, with the first operation on a 16-bit type.
+# oneDNN's message comes later, with the first operation on a 16-bit type.
 
 
 @cache
 def hear_of_16_bits():
-    """Let TensorFlow say, unheard, for which 16-bit types oneDNN has no instructions on this CPU; it says so once.
+    """Trigger and discard TensorFlow's single message on the 16-bit types that oneDNN cannot use on this CPU.
 
     TensorFlow must have been started: this runs operations.
     """

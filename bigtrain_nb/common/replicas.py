@@ -1,4 +1,4 @@
-"""What the replicas of a strategy do together: the same function each, the values, sums and means of all, wholes."""
+"""Collective operations on the replicas of a strategy: run, gather, sum, mean, and full values of shards."""
 
 from bigtrain_nb.common.quiet import tf
 
@@ -11,11 +11,11 @@ GATHERED_AS = {
     tf.uint16: tf.int32,
     tf.uint32: tf.int64,
 }
-"""Types that TensorFlow's collective gather does not take, and the smallest it takes that holds all their values."""
+"""Types that TensorFlow's all-gather does not support, and the smallest supported type that holds their values."""
 
 
 def several_workers(strategy):
-    """Return whether other processes take part in this strategy."""
+    """Return whether this strategy spans several processes."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
@@ -24,9 +24,9 @@ def on_cpus(strategy):
 
 
 def own_copy(share):
-    """Return a replica's share of a batch in memory of its own; on GPUs it is there already.
+    """Return a copy of a replica's shard of a batch; on GPUs it is a copy already.
 
-    It may be a slice of an array that somebody's generator has given, and TensorFlow computes in place in such a slice.
+    It may be a view of an array from a user's generator, and TensorFlow may compute in place in that memory.
     """
     if not on_cpus(tf.distribute.get_strategy()):
         return share
@@ -40,7 +40,7 @@ def own_copy(share):
 def on_each_replica(strategy, function):
     """Return a function of tensors that runs ``function``, as a graph, on each replica.
 
-    It returns what those of this process have returned. With several workers, all must call it.
+    It returns the results of this process's replicas. With several workers, all must call it.
     """
 
     @tf.function(autograph=False)
@@ -48,16 +48,16 @@ def on_each_replica(strategy, function):
         return strategy.run(function, tensors)
 
     def run(*tensors):
-        graph = on_each.get_concrete_function(*tensors)  # TensorFlow warns of many graphs that are made in being called
+        graph = on_each.get_concrete_function(*tensors)  # a direct call may warn of retracing
         return strategy.experimental_local_results(graph(*tensors))
 
     return run
 
 
 def all_gather(strategy, value, seconds=None):
-    """Return a function of tensors that gives what ``value`` of them is on each replica: NumPy, [replicas, ...].
+    """Return a function of tensors that returns ``value`` of them on each replica: a NumPy array [replicas, ...].
 
-    With ``seconds`` a worker that waits longer for the others raises `tf.errors.DeadlineExceededError`.
+    With ``seconds``, a worker that waits longer for the others raises `tf.errors.DeadlineExceededError`.
     """
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
 
@@ -74,9 +74,9 @@ def all_gather(strategy, value, seconds=None):
 
 
 def sum_over_replicas(tensors):
-    """Return the sums of a structure of tensors over the replicas: one all-reduce for each type in it.
+    """Return the sums of a structure of tensors over the replicas: one all-reduce for each dtype.
 
-    On GPUs bfloat16 goes by a ring of TensorFlow's own, for its NCCL does not take it; on CPUs everything does.
+    On GPUs bfloat16 uses TensorFlow's ring, because its NCCL does not support it; on CPUs all types use the ring.
     """
     context = tf.distribute.get_replica_context()
 
@@ -90,13 +90,13 @@ def sum_over_replicas(tensors):
 
 
 def gather_over_replicas(tensor, axis, options=None):
-    """Return the replicas' tensors, joined along an axis, on which their sizes may differ."""
+    """Return the replicas' tensors, concatenated along an axis on which their sizes may differ."""
     sent = tf.cast(tensor, GATHERED_AS.get(tensor.dtype, tensor.dtype))
     return tf.cast(tf.distribute.get_replica_context().all_gather(sent, axis, options), tensor.dtype)
 
 
 def by_type(tensors, function):
-    """Return what a function of a list gives for tensors of the same type, in the order of all ``tensors``."""
+    """Apply a function of a list to the tensors of each dtype; return all results in the order of ``tensors``."""
     results = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
@@ -106,11 +106,11 @@ def by_type(tensors, function):
 
 
 def mean_over_replicas(values, weight, gradient_dtype="float32", sum_gradients=sum_over_replicas):
-    """Return the mean of a structure of tensors over the replicas, each by its ``weight``, and the sum of the weights.
+    """Return the mean of a structure of tensors over the replicas, weighted by ``weight``, and the sum of the weights.
 
-    It is one all-reduce, in 32 bits, and another one if there are values in 64. ``values["gradients"]`` travel by
-    themselves with a ``gradient_dtype`` of 16 bits, and with another function to sum them. A replica of weight 0 counts
-    nothing, even where its values are not finite.
+    It is one all-reduce, in 32 bits, and another one for 64-bit values. ``values["gradients"]`` are reduced separately
+    with a 16-bit ``gradient_dtype`` or a custom ``sum_gradients``. A replica of weight 0 has no effect, even if its
+    values are not finite.
     """
 
     def weighted(value):
@@ -138,8 +138,8 @@ def at_least_32_bits(dtype):
     return tf.float32 if dtype.size < 4 else dtype
 
 
-# Variables of which each replica has a shard, for those who know no more. Each carries its ``whole``, with a name, a
-# path, a dtype and a shape; `numpy()` gives all numbers and `assign(value)` takes them. All workers must ask.
+# Sharded variables, for code that knows no details. Each has its unsharded ``whole``, with a name, a path, a dtype and
+# a shape; `numpy()` returns the full value and `assign(value)` sets it. All workers must call these.
 
 
 def is_shard(variable):
@@ -147,17 +147,17 @@ def is_shard(variable):
 
 
 def whole_of(variable):
-    """Return a variable; in place of a shard, what shows the shards of all replicas as one variable."""
+    """Return a variable; for a shard, its ``whole``, which shows the shards of all replicas as one variable."""
     return getattr(variable, "whole", variable)
 
 
 def whole_weights(layer):
-    """Return the weights of a layer as NumPy arrays, whole."""
+    """Return the unsharded weights of a layer as NumPy arrays."""
     return [whole_of(variable).numpy() for variable in layer.weights]
 
 
 def give_whole_weights(layer, weights):
-    """Give each of the ``layer.weights`` a value; each replica takes its shard of those that are sharded."""
+    """Set the ``layer.weights`` to full values; each replica takes its shard of the sharded ones."""
     wholes = [whole_of(variable) for variable in layer.weights]
     shapes = [tuple(whole.shape) for whole in wholes]
     if [tuple(value.shape) for value in weights] != shapes:

@@ -1,16 +1,16 @@
-"""What can be measured or read: batches, or a step; whether they end, and how many examples a batch holds."""
+"""Sources, which are batches or a step: recognizing them and their end, and counting the examples in a batch."""
 
 from collections.abc import Mapping
 
 from bigtrain_nb.common.checks import takes
 
 INFINITE = -1
-"""What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
+"""The cardinality of a `tf.data.Dataset` with `.repeat()`."""
 
 
 def is_source(thing):
-    """Tell whether this can be measured: batches, a step function, or what has `.dataset()`."""
-    is_model = hasattr(thing, "train_on_batch")  # of Keras: what a step of it is, is for a step function to say
+    """Return whether this can be measured: batches, a step function, or an object with `.dataset()`."""
+    is_model = hasattr(thing, "train_on_batch")  # Keras: its step must be given as a function
     if callable(getattr(thing, "dataset", None)) or (callable(thing) and not is_model and takes(thing)):
         return True
     is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
@@ -18,7 +18,7 @@ def is_source(thing):
 
 
 def has_end(made):
-    """Tell whether batches are known to end: a `tf.data.Dataset` without `repeat()`, or what has a length."""
+    """Return whether batches are known to be finite: a `tf.data.Dataset` without `repeat()`, or a sized iterable."""
     if hasattr(made, "cardinality"):
         return int(made.cardinality()) != INFINITE
     try:

@@ -1,7 +1,7 @@
-"""How many times as long everything measures, for a slow or busy machine: one number for all of it.
+"""The factor by which all measurements take longer, for a slow or busy machine.
 
-The environment variable BIGTRAIN_NB_TIME_SCALE holds it and is read at each measurement: 3 is three times as long, 0.5
-half as long.
+It is the environment variable BIGTRAIN_NB_TIME_SCALE, read at each measurement: 3 is three times as long, 0.5 half as
+long.
 """
 
 import os
@@ -12,7 +12,7 @@ VARIABLE = "BIGTRAIN_NB_TIME_SCALE"
 
 
 def time_scale():
-    """The number; 1 where none is set. Raises ValueError for what is no positive, finite number."""
+    """Return the factor, by default 1; raise ValueError unless it is positive and finite."""
     said = os.environ.get(VARIABLE, "").strip() or 1
     try:
         return positive(VARIABLE, float(said))
@@ -23,5 +23,5 @@ def time_scale():
 
 
 def scaled_seconds(seconds):
-    """The `seconds` of a measurement, times the time scale. Raises ValueError for what is not positive and finite."""
+    """Return `seconds` times the time scale; raise ValueError unless both are positive and finite."""
     return positive("seconds", seconds, "seconds") * time_scale()

@@ -1,14 +1,14 @@
-"""Numbers in words, to three significant digits.
+"""Formatting of numbers, to three significant digits.
 
-`number` writes the digits alone, `quantity` a rate or a ratio in the unit that it has, `amount` a size, a time or a
-count in the unit that fits it (GiB, ms, billions), `interval` what was measured with its ends.
+`number` formats only the digits, `quantity` a rate or a ratio in its unit, `amount` a size, a time or a count in a
+suitable unit (GiB, ms, billions), `interval` a median with its confidence interval.
 """
 
 import math
 import re
 
 ROUNDS_FOR_AN_INTERVAL = 6
-"""With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
+"""With fewer, even the full range of the rounds holds their true median in less than 95 % of cases."""
 _TIMES = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "hours": 3600, "days": 86400}
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
@@ -16,7 +16,7 @@ _COUNTED = ("", "k", "M", "B", "T")
 
 
 def number(value):
-    """A rate or a ratio to three significant digits: 2,350, 12.3, 0.047."""
+    """Format a rate or a ratio to three significant digits: 2,350, 12.3, 0.047."""
     if not math.isfinite(value):
         return "?"
     rounded = float(f"{value:.3g}")
@@ -25,7 +25,7 @@ def number(value):
 
 
 def quantity(value, unit=""):
-    """A number with its unit: "1.80x", "12.3x", "2,350 examples/s"; a whole one, such as a count, as "3 steps"."""
+    """Format a number with its unit: "1.80x", "12.3x", "2,350 examples/s"; an integer as "3 steps"."""
     if unit != "x":
         digits = f"{value:,.0f}" if float(value).is_integer() else number(value)
         return f"{digits} {unit}".strip()
@@ -35,7 +35,7 @@ def quantity(value, unit=""):
 
 
 def amount(value, unit):
-    """A number in the unit that fits it: "1.21 GiB", "12.5 ms", "312 TFLOP", "6.58 B weights" (billions)."""
+    """Format a number in a suitable unit: "1.21 GiB", "12.5 ms", "312 TFLOP", "6.58 B weights" (billions)."""
     if not math.isfinite(value):
         return "unknown"
     name, size = fitting_unit(value, unit)
@@ -43,7 +43,7 @@ def amount(value, unit):
 
 
 def fitting_unit(value, unit):
-    """The unit that fits a value in "s", "bytes", a unit like "FLOP" or a count of things, and how large it is."""
+    """Return a suitable unit for a value in "s", "bytes", a unit like "FLOP" or a count of things, and its size."""
     if unit == "s":
         units = _TIMES
     elif unit == "bytes":
@@ -61,9 +61,9 @@ def fitting_unit(value, unit):
 
 
 def cause(error):
-    """The words of an error in one line of at most 299 characters.
+    """Return an error's message in one line of at most 299 characters.
 
-    Of what a layer of Keras raises, only the cause, which stands in bold; of an operation's, without its node's name.
+    Errors from Keras layers are reduced to the cause, which Keras prints in bold; node names of operations are removed.
     """
     words = str(error)
     if bold := re.search(r"\x1b\[1m(.*?)\x1b\[0m", words, re.DOTALL):
@@ -73,14 +73,14 @@ def cause(error):
 
 
 def first_sentence(error):
-    """The words of an error up to the end of its first sentence, in one line."""
+    """Return the first sentence of an error's message, in one line."""
     return re.split(r"(?<=[.!?]) ", cause(error))[0]
 
 
 def interval(row):
-    """A median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; no brackets without one.
+    """Format a median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; or without one.
 
-    Of fewer rounds than an interval needs, it says what it shows: "2,350 (3 rounds: 2,300 to 2,410)".
+    With too few rounds for an interval, their range is labeled as such: "2,350 (3 rounds: 2,300 to 2,410)".
     """
     if row.low == row.high or not math.isfinite(row.high):
         return quantity(row.median, "x" if row.unit == "x" else "")

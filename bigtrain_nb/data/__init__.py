@@ -1,1 +1,1 @@
-"""Real data on disk, settings turned into a `tf.data.Dataset`, and its bottleneck."""
+"""Real data on disk, input pipelines built from settings, and their bottlenecks."""

@@ -1,4 +1,4 @@
-"""Folders that are made once and kept in the user's cache."""
+"""Folders that are created once and kept in the user's cache."""
 
 import functools
 import json
@@ -13,12 +13,12 @@ from tqdm.auto import tqdm
 from bigtrain_nb.common.checks import as_path
 
 FORMAT = 3
-"""Part of every folder's name: what an earlier version of this project made is not taken for this one's."""
+"""Part of every folder's name, so that folders from an earlier version of this project are not reused."""
 
 MANIFEST = "manifest.json"
 
 progress = functools.partial(tqdm, delay=1, leave=False, disable=None)
-"""A bar for what takes over a second; it goes when it is full, and is not there without a terminal or a notebook."""
+"""A progress bar for work of over a second; removed when full, and shown only in a terminal or notebook."""
 
 
 def cache_folder(cache=None):
@@ -34,9 +34,9 @@ def cache_folder(cache=None):
 def made(name, fill, cache=None):
     """Return (folder, facts) of the folder ``name`` in the cache.
 
-    It is made unless it is there and every file has the size it was made with. ``fill(making)`` writes all files
-    into the empty folder ``making`` and returns facts about them, for JSON. That folder stands beside and is renamed at
-    the end, so nobody sees half of one.
+    It is created unless it exists and every file has its original size. ``fill(making)`` writes all files into the
+    empty folder ``making`` and returns JSON-serializable facts about them. That folder is a sibling, renamed at the
+    end, so no process sees a partial one.
     """
     folder = cache_folder(cache) / f"{name}-v{FORMAT}"
     facts = _facts(folder)
@@ -46,7 +46,7 @@ def made(name, fill, cache=None):
 
 
 def _facts(folder):
-    """Return the facts that are kept in ``folder``, or None if a file is missing or has another size."""
+    """Return the facts stored in ``folder``, or None if a file is missing or its size differs."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, size in manifest["sizes"].items():
@@ -69,7 +69,7 @@ def _make(folder, fill):
         try:
             making.rename(folder)
         except OSError:
-            if _facts(folder) is None:  # else another process has put a whole one there meanwhile
+            if _facts(folder) is None:  # otherwise another process has completed it
                 shutil.rmtree(folder)
                 making.rename(folder)
     return facts

@@ -1,7 +1,7 @@
-"""Which stage of an input pipeline is the bottleneck, how much is left to gain, and what AUTOTUNE chose.
+"""Find an input pipeline's bottleneck, the possible speedup, and AUTOTUNE's choices.
 
-TensorFlow keeps a model of every live iterator: each stage's processing time and the parallelism in use, the numbers
-that AUTOTUNE itself works from. `diagnose` runs the pipeline as it is, samples that model and turns it into rates.
+TensorFlow keeps a model of every live iterator: each stage's processing time and parallelism, on which AUTOTUNE itself
+relies. `diagnose` runs the pipeline as it is, samples that model and computes throughputs.
 """
 
 import math
@@ -23,7 +23,7 @@ from bigtrain_nb.measure.source import Source
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
-"""Share of the time that does not count."""
+"""Share of the time spent on warm-up, which is not measured."""
 _NEGLIGIBLE = 0.002
 """Stages with a smaller share of the work are not shown."""
 
@@ -41,9 +41,9 @@ _MAPS = ("Map", "ParallelMap", "MapAndBatch")
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: ``microseconds`` of work per example, ``calls`` at once; ``thread`` tells who shares a thread.
+    """One stage: ``microseconds`` of work per example, in ``calls`` parallel calls.
 
-    ``in_python``: whether it calls Python, of which one process runs one call at a time.
+    ``thread`` is equal for stages that share one; ``in_python``: it calls Python, one call at a time per process.
     """
 
     name: str
@@ -55,24 +55,24 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """Seconds per example that this stage takes, its calls side by side, but for those of Python."""
+        """Seconds per example in this stage, with calls in parallel unless they are in Python."""
         return max(self.microseconds, 1e-6) / 1e6 / (1 if self.in_python else self.calls)
 
     @property
     def rate(self) -> float:
-        """Examples/s that this stage alone would allow."""
+        """Throughput of this stage alone, in examples/s."""
         return 1 / self.seconds
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Shown):
-    """What `diagnose` found.
+    """The result of `diagnose`.
 
-    rate: examples/s of the pipeline as it ran, nothing but iterating. stages: from the source to the end.
-    ceiling: examples/s if all cores did nothing but this work (cores / processor seconds per example); where stages
-    call Python, no more than one core does of their part, for its calls take turns.
+    rate: throughput (examples/s) of the pipeline as it ran, iterating only. stages: from the source to the end.
+    ceiling: upper bound in examples/s if all cores did only this work (cores / processor seconds per example). Stages
+    that call Python use at most one core: their calls run one at a time.
     autotuned: {"stage, parameter": value} that AUTOTUNE chose.
-    cores: how many cores' time this process gets at most. free_cores: how many of them other programs left to it.
+    cores: limit on this process's CPU time, in cores. free_cores: how many of them other programs left idle.
     """
 
     rate: float
@@ -84,14 +84,14 @@ class Diagnosis(Shown):
 
     @property
     def bottleneck(self) -> Stage:
-        """The stage that takes the most time per example in the thread that has the most to do."""
+        """The stage that takes the most time per example in the busiest thread."""
         return max(_slowest_thread(self.stages), key=lambda stage: stage.seconds)
 
     @property
     def rate_without_bottleneck(self) -> float:
-        """Examples/s that the other stages would reach if the bottleneck cost nothing (the cores allow `ceiling`).
+        """Throughput (examples/s) of the other stages if the bottleneck cost nothing; the cores limit it to `ceiling`.
 
-        Infinite where no other stage takes any time.
+        Infinite if no other stage takes any time.
         """
         rest = [stage for stage in self.stages if stage is not self.bottleneck and stage.microseconds > 0]
         return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
@@ -138,7 +138,7 @@ class Diagnosis(Shown):
 
 
 def _in_turn(stages):
-    """Return how many examples/s stages allow of which one works at a time."""
+    """Return the throughput (examples/s) of stages that run one at a time."""
     return 1e6 / max(sum(stage.microseconds for stage in stages), 1e-9)
 
 
@@ -152,13 +152,13 @@ def _slowest_thread(stages):
 def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> Diagnosis:
     """Run a `Pipeline` or a `tf.data.Dataset` for ``seconds`` and return a `Diagnosis`.
 
-    The pipeline runs as it is, with the rewrites that its options allow; a finite one starts again. A stage's time is
-    what it spent itself, without waiting for its inputs, summed over its parallel calls.
+    The pipeline runs unchanged, with the rewrites that its options allow; a finite one is restarted. A stage's time is
+    its own processing time, without waiting for inputs, summed over its parallel calls.
 
-    Stages of one kind are numbered from the source to the end, also those that take too little time to be shown:
-    "map 2" is the second `map` of the pipeline as it runs.
+    Stages of one kind are numbered from the source to the end, including those too cheap to be shown: "map 2" is the
+    second `map` of the pipeline as it runs.
 
-    Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements, and for
+    Raises TypeError for anything else, ValueError for a dataset that yields nothing or unbatched elements, and for
     seconds that are not positive and finite.
 
     Example::
@@ -173,7 +173,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
     reader = Source(dataset, "the dataset", Progress(None))
-    reader.can_repeat = False  # stages are those of the pipeline as it is
+    reader.can_repeat = False  # it would add a stage
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
     times.nanoseconds.clear()
@@ -196,10 +196,9 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
 
 
 def _python_by_kind(dataset):
-    """Return of the stages of each kind, from the source to the end, whether their functions call Python.
+    """Return, by kind, whether each stage's function calls Python, from the source to the end: {"Map": [False, True]}.
 
-    That is {"Map": [False, True]}. Maps that change nothing are left out, as TensorFlow does; those of datasets that a
-    function returns are among them.
+    Maps that change nothing are left out, as in TensorFlow; maps in datasets that a function returns are included.
     """
     try:
         graph = graph_of_dataset(dataset)
@@ -221,7 +220,7 @@ def _python_by_kind(dataset):
 
 
 def _walk_graph(functions, nodes, name, path=()):
-    """Yield the path and the node of a dataset and of all before it in a graph, in the order of `_walk`."""
+    """Yield the path and node of a dataset and of all its inputs in a graph, in the order of `_walk`."""
     node = nodes.get(name.split(":")[0])
     while node is not None and node.op == "Identity":
         node = nodes.get(node.input[0].split(":")[0])
@@ -257,7 +256,7 @@ def _changes_nothing(function):
 
 
 def _calls_python(functions, name):
-    """Return whether a function calls Python, itself or in those that it calls; datasets in it are other stages."""
+    """Return whether a function calls Python, directly or indirectly; datasets in it count as other stages."""
     for node in functions[name].node_def:
         if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
             return True
@@ -268,7 +267,7 @@ def _calls_python(functions, name):
 
 
 def _busy_cores():
-    """Return how many of the cores that this process may run on were busy, with whatever, since the call before."""
+    """Return how many of this process's usable cores were busy, with any work, since the previous call."""
     percent = psutil.cpu_percent(percpu=True)
     return sum(percent[core] for core in usable_cores() if core < len(percent)) / 100
 
@@ -283,7 +282,7 @@ def _pull(reader, times, seconds):
         now = time.perf_counter()
         if not count:
             times.sample(reader.ended[-1])
-            times.before = {}  # the next pass has a new iterator, which starts from nothing
+            times.before = {}  # the next pass has a new iterator, with times from 0
         elif now - sampled > _SAMPLE_SECONDS:
             times.sample(reader.iterator)
             sampled = now
@@ -293,16 +292,16 @@ def _pull(reader, times, seconds):
 
 
 class _StageTimes:
-    """What TensorFlow's model says of each place in a pipeline, added up over samples."""
+    """Processing time at each place of a pipeline in TensorFlow's model, summed over samples."""
 
     def __init__(self):
         self.before = {}
-        """node -> its processing time in the sample before."""
+        """node -> its processing time in the previous sample."""
         self.nanoseconds = Counter()
         self.places = {}
 
     def sample(self, iterator):
-        """Add what each place spent since the sample before."""
+        """Add each place's processing time since the previous sample."""
         model = tf.data.experimental.get_model_proto(iterator)
         places, spent = {}, {}
         for place in _walk(model.nodes, model.output):
@@ -314,10 +313,10 @@ class _StageTimes:
             self.places = places
 
     def stages(self, examples, ours, python_by_kind):
-        """Return the stages from the source to the end, and what AUTOTUNE chose for them.
+        """Return the stages from the source to the end, and AUTOTUNE's choices for them.
 
-        TensorFlow may have rewritten them. Where there are other numbers of a kind than `_python_by_kind` has found,
-        all call Python if one does, rather than to promise too much.
+        TensorFlow may have rewritten them. If a kind's count differs from that of `_python_by_kind`, all its stages are
+        assumed to call Python if one does, so that the upper bound is not too high.
         """
         counts = Counter(_kind(place.op) for place in self.places.values())
         in_turn = {
@@ -334,7 +333,7 @@ class _StageTimes:
             if place.op in _MAPS:
                 name = name.replace("map", maps[0])
                 maps = maps[1:] or maps
-            if name == "cache" and ours:  # a filled one has taken the place of what is before it
+            if name == "cache" and ours:  # once filled, it replaces the stages before it
                 maps = ["parse", "finish"] if ours.augment else ["finish"]
             used[name] += 1
             if used[name] > 1:
@@ -350,7 +349,7 @@ class _StageTimes:
 
 @dataclass(frozen=True)
 class _Place:
-    """A node of the model, known by its path from the end; files that are read side by side share one path."""
+    """A node of the model, identified by its path from the end; files that are read in parallel share one path."""
 
     path: tuple
     node: int
@@ -361,10 +360,10 @@ class _Place:
 
 
 def _walk(nodes, number, path=(), outer_calls=1, thread=()):
-    """Yield a `_Place` for a node and for all before it, from the end to the source.
+    """Yield a `_Place` for a node and for all its inputs, from the end to the source.
 
-    A node that works in parallel does so in a pool of its own; it, and a prefetch, takes its inputs in another thread.
-    What stands inside an interleave runs as many times at once as the interleave has calls.
+    A parallel node has its own thread pool; it and a prefetch read their inputs in another thread. Nodes inside an
+    interleave run as many times in parallel as the interleave has calls.
     """
     node = nodes[number]
     op = re.sub(r"V\d+$", "", node.name)
@@ -387,7 +386,7 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
 
 
 def _maps(ours):
-    """Return what the maps of a `Pipeline` do, from the source to the end."""
+    """Return the names of a `Pipeline`'s maps, from the source to the end."""
     if ours is None:
         return ["map"]
     return ["read", "parse", "finish"] if ours.caches_files else ["parse", "finish"]

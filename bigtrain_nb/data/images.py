@@ -22,7 +22,7 @@ PHOTOS = {
     "rocket": "rocket.jpg",
     "tissue": "ihc.png",
 }
-"""Class -> colour photograph that scikit-image ships inside its package."""
+"""Class -> color photograph that the scikit-image package contains."""
 
 TRAIN_COLUMNS = 0.6
 """Train crops come from the left 60 % of a photograph's columns, test crops from the others."""
@@ -30,11 +30,10 @@ TRAIN_COLUMNS = 0.6
 
 @dataclass(frozen=True)
 class ImageData:
-    """Labelled JPEG images, twice: in TFRecord shards, and as files ``<split>/<class>/<index>.jpg``.
+    """Labeled JPEG images, stored twice: in TFRecord shards, and as files ``<split>/<class>/<index>.jpg``.
 
-    ``files`` and the records of ``shards``, read one shard after another, are the same examples in the same
-    order. A record is a tf.train.Example with the features "image" (JPEG bytes) and "label" (int64), which is an index
-    into ``classes``. Paths are strings.
+    ``files`` and the records of ``shards``, read sequentially, are the same examples in the same order. A record is a
+    tf.train.Example with the features "image" (JPEG bytes) and "label" (int64, index into ``classes``).
     """
 
     root: Path = field(repr=False)
@@ -46,12 +45,12 @@ class ImageData:
 
     @property
     def count(self) -> int:
-        """How many train images there are."""
+        """Number of train images."""
         return len(self.files)
 
     @property
     def test_count(self) -> int:
-        """How many test images there are."""
+        """Number of test images."""
         return len(self.test_files)
 
     def labels(self) -> np.ndarray:
@@ -68,14 +67,14 @@ def photo_crops(
     shards: int = 8,
     cache: str | os.PathLike | None = None,
 ) -> ImageData:
-    """Return `ImageData`: crops of eight photographs, to tell from which photograph each comes.
+    """Return `ImageData`: crops of eight photographs, each labeled with its photograph.
 
-    Square crops of random place and scale become JPEG images of ``size`` x ``size`` pixels. Train and test crops
-    share no pixel. The same arguments give the same bytes. Made on the first call, in ``cache`` or else the folder in
-    BIGTRAIN_NB_CACHE or else the user's cache folder, and again if a file is missing or has another size.
+    Square crops at random positions and scales become JPEG images of ``size`` x ``size`` pixels. Train and test crops
+    share no pixel. The same arguments give the same bytes. They are created on the first call, in ``cache``, else the
+    folder in BIGTRAIN_NB_CACHE, else the user's cache folder; and again if a file is missing or its size differs.
 
-    Raises ValueError for settings that make no sense, ModuleNotFoundError if the photographs are not there, for want of
-    scikit-image, and OSError when the disk is full.
+    Raises ValueError for invalid settings, ModuleNotFoundError if scikit-image, which has the photographs, is not
+    installed, and OSError when the disk is full.
 
     Example::
 
@@ -86,7 +85,7 @@ def photo_crops(
         integer(setting, value, 1)
 
     def fill(making):
-        from bigtrain_nb.data.records import pack  # loads TensorFlow
+        from bigtrain_nb.data.records import pack  # imports TensorFlow
 
         classes = sorted(PHOTOS)
         photos = [_photo(PHOTOS[name]) for name in classes]
@@ -138,6 +137,6 @@ def _image_data(root, facts):
 
 
 def _paths(root, pattern):
-    """Return the files that match, in the order of their numbers."""
+    """Return the matching files, in numerical order."""
     paths = sorted(root.glob(pattern), key=lambda path: (len(path.name), path.name))
     return tuple(map(str, paths))

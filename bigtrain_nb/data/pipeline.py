@@ -1,4 +1,4 @@
-"""Settings -> `tf.data.Dataset`: one frozen dataclass covers the knobs of a real input pipeline."""
+"""Input pipelines built from settings: one frozen dataclass -> `tf.data.Dataset`."""
 
 import atexit
 import hashlib
@@ -17,7 +17,7 @@ from bigtrain_nb.data.records import class_of, decode_image, scale_pixels, unpac
 
 AUTOTUNE = "AUTOTUNE"
 MOST_AT_ONCE = 16
-"""Files, where the runtime chooses: a system may allow a process 1,024 that are open."""
+"""Files interleaved under AUTOTUNE; the system may limit a process to 1,024 open files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,48 +25,47 @@ class Pipeline:
     """An input pipeline as settings; `dataset()` builds it.
 
     The stages run in this order: read records, parse each, cache, shuffle, finish, batch, repeat, prefetch. Without a
-    cache the shuffle comes before the parse: what waits in its buffer is small then.
+    cache, the shuffle comes before the parse, so that its buffer holds small records.
 
-    - ``data``: an `ImageData` (from `photo_crops`), or a list of paths with your own ``parse``.
+    - ``data``: an `ImageData` (from `photo_crops`), or a list of paths with a custom ``parse``.
     - ``split``: "train" or "test", which files of an `ImageData` are read.
     - ``source``: "shards" reads the TFRecord shards, "files" the same JPEGs from a folder, one file each.
     - ``parse``: one record (a scalar string; with "files" the path) -> one example (any nest of tensors). By default a
       uint8 image [image_size, image_size, 3] and an int64 label [].
-    - ``finish``: cheap work after the cache, on examples or batches alike. By default uint8 images, as (images,
-      labels), become float32 in -1..1, and all else that a ``parse`` of your own makes stays as it is.
+    - ``finish``: cheap work after the cache, on an example or a batch. By default, uint8 images, as (images, labels),
+      become float32 in -1..1, and any other output of a custom ``parse`` is unchanged.
     - ``image_size``: pixels, for the default ``parse`` only.
     - ``exact``: decode every pixel before resizing. Otherwise the default ``parse`` lets the JPEG decoder shrink the
-      image by 2, 4 or 8 first, where that leaves ``image_size`` pixels. That is less work, and shows the same region.
-      On our photographs a pixel differs by 0.7 of 255 on average at half the size, by 2 to 3 where a resize follows,
-      and by up to 11 at a tenth of the size, where the exact way looks at some pixels only. Take ``exact`` for images
-      that must equal those of another program: in an evaluation of a published model, say.
-    - ``augment``: in each epoch, cut another random part out of each image and mirror half of them ("random resized
-      crop and flip": 8 to 100 % of the area, sides of 3:4 to 4:3). Only that part is decoded. The same ``seed`` gives
-      the same parts in the same epochs, counted from when the dataset was built. A ``cache`` keeps the JPEG bytes then,
-      for the images change. Only for the default ``parse``.
-    - ``cycle_length``: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" interleaves
-      up to 16 and lets the runtime choose how many of them it reads at once. (It opens up to twice as many ahead.)
-    - ``num_parallel_calls``: examples parsed at once, or batches with ``vectorize``: 1 is a plain `map`, more, or
-      "AUTOTUNE", a parallel one.
-    - ``vectorize``: work on whole batches: one call of ``finish`` for each, and one in which the default ``parse``
-      makes all its images. (Before a cache they are made one by one.)
-    - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
-      it), whose folder is made if it is not there. What one program has cached there another reads, if it reads the
-      same files, of the same size and time, with the same settings: their digest is added to the path. A ``parse`` of
-      your own is known by its name only, a `functools.partial` also by what it holds: when you change it, take another
-      path. Only one program at a time can fill it.
+      image by 2, 4 or 8 first, if that leaves at least ``image_size`` pixels. That is less work, and shows the same
+      region. On our photographs, a pixel differs by 0.7 of 255 on average at half the size, by 2 to 3 if a resize
+      follows, and by up to 11 at a tenth of the size, where exact resizing samples only some pixels. Use ``exact`` for
+      images that must equal another program's, for example to evaluate a published model.
+    - ``augment``: in each epoch, take a new random crop of each image and mirror half of them ("random resized crop and
+      flip": 8 to 100 % of the area, aspect ratio 3:4 to 4:3). Only the crop is decoded. The same ``seed`` gives the
+      same crops in the same epochs, counted from when the dataset was built. Because the images change, a ``cache``
+      then keeps the JPEG bytes. Only for the default ``parse``.
+    - ``cycle_length``: number of shards to interleave: 1 reads them sequentially, "AUTOTUNE" interleaves up to 16 and
+      lets the runtime choose how many to read in parallel. (It opens up to twice as many in advance.)
+    - ``num_parallel_calls``: examples, or batches with ``vectorize``, to process in parallel: 1 is a plain `map`, more,
+      or "AUTOTUNE", a parallel one.
+    - ``vectorize``: process a batch per call, in ``finish`` and in the default ``parse``. (Before a cache, images are
+      decoded one at a time.)
+    - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path (with a "/" in it), whose
+      folder is created if missing. Programs share a cache if they read the same files, of the same size and
+      modification time, with the same settings: a digest of these is added to the path. A custom ``parse`` is
+      identified only by its name, a `functools.partial` also by its arguments: when you change the function, choose
+      another path. Only one program at a time can fill it.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
-    - ``batch``: examples in a batch; the last batch may be shorter.
-    - ``repeat``: start again after the last batch, for ever, without the pause that a new iterator costs.
-    - ``prefetch``: batches made ahead, 0 for none, or "AUTOTUNE".
-    - ``rewrites``: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by
-      itself).
+    - ``batch``: batch size in examples; the last batch may be smaller.
+    - ``repeat``: start again after the last batch, indefinitely, without the delay of a new iterator.
+    - ``prefetch``: batches to prefetch, 0 for none, or "AUTOTUNE".
+    - ``rewrites``: let the runtime optimize the pipeline's graph (False shows the effect of each setting alone).
 
-    The order is kept although work runs in parallel. A damaged record raises.
+    The order is preserved despite parallelism. A damaged record raises an error.
 
-    Raises ValueError for settings that are out of range or cannot be combined, TypeError for a setting of another kind;
-    `dataset` raises FileNotFoundError for a TFRecord file that is not there, and where a path caches, for any file.
+    Raises ValueError for settings that are out of range or cannot be combined, TypeError for a setting of wrong type.
+    `dataset` raises FileNotFoundError for a missing TFRecord file and, with a path as ``cache``, for any missing file.
 
     Example::
 
@@ -100,7 +99,7 @@ class Pipeline:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the files that are read, in order."""
+        """Paths of the files to read, in order."""
         if not isinstance(self.data, ImageData):
             return tuple(os.fspath(path) for path in self.data)
         prefix = "test_" if self.split == "test" else ""
@@ -108,15 +107,15 @@ class Pipeline:
 
     @property
     def caches_files(self) -> bool:
-        """Whether a stage before the cache reads the files, for there the records are paths only."""
+        """Whether a stage before the cache reads the files, because the records are only paths."""
         return bool(self.source == "files" and self.augment and self.cache)
 
     def dataset(self) -> tf.data.Dataset:
-        """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples.
+        """Build the `tf.data.Dataset`, whose elements are batches of parsed and finished examples.
 
-        Raises FileNotFoundError for a shard that is not there.
+        Raises FileNotFoundError for a missing shard.
         """
-        before_cache = self.cache and not self.augment  # parse there: each example only once
+        before_cache = self.cache and not self.augment  # parse each example only once
         in_batches = self.vectorize and not (before_cache or self.parse)
         dataset = self._records()
         if self.caches_files:
@@ -164,7 +163,7 @@ class Pipeline:
         return files.interleave(tf.data.TFRecordDataset, cycle, num_parallel_calls=at_once)
 
     def _cache_file(self):
-        """Return what `tf.data.Dataset.cache` takes: "" for memory, else a path in a folder that is there."""
+        """Return the argument of `tf.data.Dataset.cache`: "" for memory, else a path in an existing folder."""
         if self.cache == "memory":
             return ""
         if self.cache == "file":
@@ -184,7 +183,7 @@ class Pipeline:
         return self._map(dataset, self.parse or self._decode)
 
     def _decode(self, element):
-        """Decode one record, or with ``augment`` a dictionary of a record and three random numbers."""
+        """Decode one record or, with ``augment``, a dictionary of a record and three random numbers."""
         record, numbers = element, None
         if self.augment:
             record, numbers = element["record"], element["numbers"]
@@ -192,7 +191,7 @@ class Pipeline:
         return decode_image(jpeg, self.image_size, exact=self.exact, numbers=numbers), label
 
     def _read(self, record):
-        """Return the JPEG bytes and the label of a record, or of a file's path."""
+        """Return the JPEG bytes and the label of a record or of a file path."""
         if self.source == "files":
             return tf.io.read_file(record), class_of(record, self.data.classes)
         return unpack(record)

@@ -1,4 +1,4 @@
-"""Labelled JPEG images as files and as TFRecord shards: written to disk, and read back in a pipeline."""
+"""Write labeled JPEG images as files and TFRecord shards, and read them in a pipeline."""
 
 import os
 from functools import partial
@@ -7,15 +7,15 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.cache import progress
 
 RATIOS = (1, 2, 4, 8)
-"""By how much a JPEG decoder can shrink each side of an image while it decodes it."""
+"""Factors by which a JPEG decoder can shrink each side of an image while decoding."""
 
 
 def pack(folder, split, classes, labels, images, shards):
     """Write each JPEG as ``<split>/<class>/<index>.jpg`` and all of them, in the same order, into TFRecord shards.
 
-    There are ``shards`` of them, but no more than images. ``labels`` are indices into ``classes``; ``images`` yields
-    the JPEG bytes, one for each label. Every record is a tf.train.Example with the features "image" (JPEG bytes) and
-    "label" (int64). Raises OSError for what cannot be written, as on a full disk.
+    There are at most as many shards as images. ``labels`` are indices into ``classes``; ``images`` yields the JPEG
+    bytes for each label. Every record is a tf.train.Example with the features "image" (JPEG bytes) and "label" (int64).
+    Raises OSError if writing fails, for example on a full disk.
     """
     (folder / "shards").mkdir(exist_ok=True)
     for label in set(labels):
@@ -50,7 +50,7 @@ def unpack(record):
 
 
 def class_of(path, classes):
-    """Return the int64 label of a file in a folder named after its class."""
+    """Return the int64 label of a file, whose folder is named after its class."""
     folder = tf.strings.split(path, os.sep)[-2]
     return tf.argmax(tf.equal(folder, tf.constant(classes)))
 
@@ -58,8 +58,8 @@ def class_of(path, classes):
 def decode_image(jpeg, size, *, exact=False, numbers=None):
     """Decode one JPEG and resize it (bilinear) to uint8 [size, size, 3].
 
-    The decoder shrinks by the largest of `RATIOS` that still leaves ``size`` pixels, unless ``exact``. With three
-    random ``numbers`` (int64 [3]) only a random part is decoded, and mirrored if the last of them is odd.
+    Unless ``exact``, the decoder shrinks by the largest of `RATIOS` that leaves at least ``size`` pixels. With three
+    random ``numbers`` (int64 [3]), only a random part is decoded, and mirrored if the last number is odd.
     """
     shape = tf.io.extract_jpeg_shape(jpeg)
     window = tf.concat([[0, 0], shape[:2]], 0)
@@ -88,7 +88,7 @@ def _resize(image, size):
 
 
 def _random_window(shape, seed):
-    """Return top, left, height and width of a part of 8 to 100 % of the area, with sides of 3:4 to 4:3."""
+    """Return top, left, height and width of a part of 8 to 100 % of the area, with an aspect ratio of 3:4 to 4:3."""
     whole = tf.zeros([1, 0, 4])
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape, whole, seed, min_object_covered=0.08, use_image_if_no_bounding_boxes=True
@@ -97,7 +97,7 @@ def _random_window(shape, seed):
 
 
 def scale_pixels(images, labels):
-    """Scale uint8 pixels to float32 in -1..1; takes one image or a batch of them."""
+    """Scale uint8 pixels, of one image or a batch, to float32 in -1..1."""
     if images.dtype != tf.uint8:
         return tf.cast(images, tf.float32) / 127.5 - 1.0, labels
     quantized = tf.bitcast(images, tf.quint8)  # x / 127.5 - 1 in one pass over the pixels instead of three

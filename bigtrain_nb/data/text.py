@@ -1,4 +1,4 @@
-"""Text on disk for language models: the running Python's own source code, or a reader's own folder."""
+"""Text on disk for language models: Python's standard library, or a folder of your own files."""
 
 import hashlib
 import os
@@ -13,14 +13,14 @@ from bigtrain_nb.common.checks import as_path, fraction, of_kind, one_of, positi
 from bigtrain_nb.data import cache as storage
 
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-"""Folders of the standard library that are left out: other people's code, and tests full of odd data."""
+"""Excluded folders of the standard library: third-party code, and tests full of odd data."""
 
 
 @dataclass(frozen=True)
 class TextData:
-    """A train and a test text, UTF-8, made of whole files one after another; of one file at most, a part in each.
+    """UTF-8 text for training and for testing, each of concatenated files; at most one file is split between them.
 
-    ``files`` counts them.
+    ``files`` is their number.
     """
 
     train: Path = field(repr=False)
@@ -30,7 +30,7 @@ class TextData:
     files: int
 
     def array(self, split: str = "train") -> np.ndarray:
-        """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used.
+        """Return the bytes of the "train" or "test" text: uint8 [bytes], memory-mapped.
 
         Raises ValueError for another ``split``.
         """
@@ -41,10 +41,10 @@ class TextData:
 def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = None) -> TextData:
     """Return `TextData` of the running Python's standard library, at most ``megabytes`` (10^6 bytes) in all.
 
-    Whole files in random order, the same each time; about a tenth of the bytes is the test text. Made on the first
-    call, as `photo_crops` is, and kept for this version of Python.
+    Complete files in a fixed random order; about a tenth of the bytes is test text. Created on the first call, like
+    `photo_crops`, and cached for this version of Python.
 
-    Raises ValueError for a size that makes no sense, OSError when the disk is full.
+    Raises ValueError for an invalid size, OSError when the disk is full.
 
     Example::
 
@@ -77,14 +77,14 @@ def text_folder(
     test_fraction: float = 0.1,
     cache: str | os.PathLike | None = None,
 ) -> TextData:
-    """Return `TextData` of a reader's own UTF-8 files: those below ``folder`` that match ``pattern``.
+    """Return `TextData` of your own UTF-8 files: those below ``folder`` that match ``pattern``.
 
-    Random whole files with about ``test_fraction`` of the bytes are the test text, none of them larger than that; where
-    such files make less than a half of it, the end of the largest file is added. Hidden and empty files are ignored,
-    and those of the cache. Copied into the cache, and again whenever the files change.
+    The test text is random complete files with about ``test_fraction`` of the bytes, none larger than that. If they
+    make up less than half of it, the end of the largest other file is added. Hidden and empty files are ignored, and so
+    are those in the cache. The text is copied into the cache, and again whenever the files change.
 
-    Raises ValueError that names the files that are not UTF-8, if no file matches and for settings that make no sense;
-    FileNotFoundError for a folder that is not there; OSError when the disk is full.
+    Raises ValueError if files are not UTF-8 (it names them), if no file matches and for invalid settings;
+    FileNotFoundError for a missing folder; OSError when the disk is full.
 
     Example::
 
@@ -123,7 +123,7 @@ def text_folder(
         _write(making, filled, test_fraction)
         return {"files": len(filled)}
 
-    # Made again when a path, a size or a time of change is another; 3: the third way to divide
+    # Rebuilt when a path, size or modification time changes; 3 is the version of the split
     digest = hashlib.sha256(repr((pattern, ("text 3", test_fraction))).encode())
     for path in paths:
         status = path.stat()
@@ -132,7 +132,7 @@ def text_folder(
 
 
 def _shuffled(paths):
-    """Return the paths in a random order, the same each time."""
+    """Return the paths in a fixed random order."""
     return np.random.default_rng(0).permutation(sorted(paths)).tolist()
 
 
@@ -145,10 +145,10 @@ def _is_text(path):
 
 
 def _write(making, paths, test_fraction):
-    """Write test.txt from the first files, up to about ``test_fraction`` of the bytes, train.txt from the others.
+    """Write test.txt from the first files, up to about ``test_fraction`` of the bytes, and train.txt from the others.
 
-    A file that is larger than all of that is not for it, nor the last one. Where those that are make less than a half
-    of it, the end of the largest other file is for it too.
+    Files larger than that and the last file are not used for test.txt. If the rest make up less than half of it, the
+    end of the largest other file is added.
     """
     sizes = {path: path.stat().st_size for path in paths}
     wanted = test_fraction * sum(sizes.values())
@@ -169,7 +169,7 @@ def _write(making, paths, test_fraction):
 
 
 def _cut(text, share):
-    """Return the bytes of a text's begin and of its end, which has so large a share of it, at most all but a letter."""
+    """Split a string into bytes: its beginning (at least a character) and its end, a ``share`` of the characters."""
     cut = max(1, round(len(text) * (1 - share)))
     return text[:cut].encode(), text[cut:].encode()
 

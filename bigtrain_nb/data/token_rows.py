@@ -1,12 +1,12 @@
-"""Documents of tokens packed into rows of one length, and read by the number of a row. Imports no TensorFlow.
+"""Tokenized documents packed into rows of equal length, indexed by row number. Does not import TensorFlow.
 
-Documents differ in length, and a batch is a rectangle. Padding each document wastes most of the batch; cutting the
-stream of all documents into rows wastes nothing, but cuts documents. Best fit puts each document, the longest first,
-into the row with the least room that is enough (D. S. Johnson, "Near-optimal bin packing algorithms", 1973; for
-language models: Ding et al. 2024, "Fewer Truncations Improve Language Modeling").
+Documents differ in length, but a batch is rectangular. Padding each document wastes most of the batch; cutting the
+concatenated documents into rows wastes nothing, but splits documents. Best fit puts each document, longest first, into
+the row with the least sufficient space left (D. S. Johnson, "Near-optimal bin packing algorithms", 1973; for language
+models: Ding et al. 2024, "Fewer Truncations Improve Language Modeling").
 
-The plan depends on the lengths alone. So which documents a row holds is known before a token is read, and order,
-mixture, where a training resumes and what each worker reads are arrays of row numbers.
+The plan depends only on the lengths, so each row's documents are known before any token is read. Order, mixture, resume
+position and each worker's rows are then arrays of row numbers.
 """
 
 from typing import Any
@@ -19,30 +19,30 @@ LARGEST = np.iinfo(np.int32).max
 
 
 class TokenRows:
-    """Rows of ``length`` tokens, filled with whole documents by best fit.
+    """Rows of ``length`` tokens, packed with complete documents by best fit.
 
-    ``tokens``: the tokens of all documents one after the other, an array of integers [tokens], such as a
-    `np.memmap`, which is read as rows are asked for. ``lengths``: how many of them each document has, integers
-    [documents]. A document longer than ``length`` is cut into pieces of ``length``, and the last piece is packed like a
-    document; empty documents take no place. The same lengths give the same rows.
+    ``tokens``: the concatenated tokens of all documents, an array of integers [tokens]. A `np.memmap` is read only as
+    rows are requested. ``lengths``: the number of tokens in each document, integers [documents]. A document longer than
+    ``length`` is cut into pieces of ``length``, and the last piece is packed like a document; empty documents take no
+    space. The same lengths give the same rows.
 
-    ``vocabulary`` is how many different tokens there are. Say it where tokens are stored in 16 bits: one above 65,535
-    became another one when it was stored, and nothing shows it.
+    ``vocabulary`` is the vocabulary size. Pass it when tokens are stored in 16 bits: storing tokens above 65,535 has
+    silently changed them.
 
-    ``len(rows)`` is the number of rows, ``rows.padding`` the share of their places that holds no token,
-    ``rows.max_segments`` the largest number of segments in a row.
-    ``rows[numbers]``, of an integer or an array of them [rows], is a dictionary of int32 [rows, length]:
+    ``len(rows)`` is the number of rows, ``rows.padding`` the share of their positions without a token,
+    ``rows.max_segments`` the largest number of segments in a row. ``rows[numbers]``, for an integer or an array of
+    integers [rows], is a dictionary of int32 [rows, length]:
 
-    - "tokens", 0 where there is none;
-    - "segments", from 1 for the first document of a row, 0 where there is none: attention must stay within a segment;
+    - "tokens", 0 for padding;
+    - "segments", from 1 for the first document of a row, 0 for padding: attention must stay within a segment;
     - "positions", from 0 in each document.
 
-    The next token of a document's last one is in another document: give it the weight 0. Planning takes about a second
-    for a million documents, and keeps 12 bytes a piece and 8 a row.
+    The token after a document's last one belongs to another document: give that target a weight of 0. Planning takes
+    about a second for a million documents, and keeps 12 bytes per piece and 8 per row.
 
-    Raises ValueError for tokens or lengths of another kind, for lengths that do not add up to the tokens, for a
-    ``vocabulary`` that their dtype cannot hold, and, when a row is read, for a token below 0 or not below
-    ``vocabulary``; IndexError for a row that does not exist.
+    Raises ValueError for invalid tokens or lengths, for lengths that do not add up to the number of tokens, for a
+    ``vocabulary`` that the tokens' dtype cannot hold, and, when a row is read, for a token outside the vocabulary;
+    IndexError for a row that does not exist.
 
     Example::
 
@@ -64,7 +64,7 @@ class TokenRows:
         self._starts = starts[order]
         self._sizes = sizes[order].astype(np.int32)
         self._first = np.searchsorted(rows[order], np.arange(rows.max(initial=-1) + 2))
-        """The first piece of each row, and one more: where the last row ends."""
+        """The first piece of each row, and the end of the last row."""
 
     def __len__(self):
         return len(self._first) - 1
@@ -85,7 +85,7 @@ class TokenRows:
         pieces = _runs(first, pieces_of_row)
         sizes = self._sizes[pieces]
 
-        # Where each piece begins: in its row, and in the rows laid end to end
+        # Start of each piece: in its row, and in the concatenated rows
         begins = np.cumsum(sizes) - sizes
         first_of_row = np.cumsum(pieces_of_row) - pieces_of_row
         columns = begins - np.repeat(begins[first_of_row], pieces_of_row)
@@ -140,7 +140,7 @@ class TokenRows:
 
 
 def _whole_numbers(name, values, dimensions=(1,)):
-    """Return ``values`` as an array, which a memmap stays."""
+    """Return ``values`` as an array of integers; a memmap stays one."""
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
     if array.size == 0 and array.dtype == float:  # an empty list
         array = array.astype(np.int64)
@@ -153,7 +153,7 @@ def _whole_numbers(name, values, dimensions=(1,)):
 
 
 def _pieces(lengths, longest):
-    """Where each piece of a document starts in all tokens, and its size: documents longer than ``longest`` are cut."""
+    """Return each piece's start in the tokens, and its size: documents longer than ``longest`` are cut."""
     lengths = lengths.astype(np.int64)
     ends = np.cumsum(lengths)
     count = -(-lengths // longest)  # rounded up
@@ -163,10 +163,10 @@ def _pieces(lengths, longest):
 
 
 def _best_fit(sizes, length):
-    """Return the row of each piece. The longest come first, each into the row with the least room that is enough."""
+    """Return the row of each piece, longest first, each in the row with the least sufficient space left."""
     row_of_piece = np.empty(len(sizes), np.int64)
     rows_with_room = [[] for _ in range(length)]
-    rooms = 0  # as a set of bits: bit r says that some row has room for r tokens
+    rooms = 0  # bit r is set if some row has room for exactly r tokens
     rows = 0
     for piece in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[piece])
@@ -189,6 +189,6 @@ def _best_fit(sizes, length):
 
 
 def _runs(starts, counts):
-    """Whole numbers in runs: for each start, ``count`` of them, going up by one. [runs], [runs] -> [sum of counts]."""
+    """Return runs of consecutive integers: ``counts[i]`` from ``starts[i]`` on. [runs], [runs] -> [sum of counts]."""
     offsets = np.cumsum(counts) - counts
     return np.repeat(starts - offsets, counts) + np.arange(int(np.sum(counts)))

@@ -1,5 +1,5 @@
-"""Widgets over measuring.
+"""Widgets for measurements.
 
-`controls` checks what is chosen in a Lab, `lab` measures it, `runs` says, draws and writes down what came out, `view`
-is its screen, of the widgets in `fields`.
+`controls` checks a Lab's settings, `lab` measures them, `runs` describes, draws and exports the results, `view` is the
+user interface, built from the widgets in `fields`.
 """

@@ -1,4 +1,4 @@
-"""What a Lab lets the reader choose, and the check of what is chosen."""
+"""The choices that a Lab offers, and their validation."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,14 +8,14 @@ from bigtrain_nb.common.checks import is_among
 
 @dataclass(frozen=True)
 class Choices:
-    """One of several values: a list or tuple of anything, or a `range` of integers; a switch has two."""
+    """The values of one setting: a list or tuple of anything, or a `range` of integers; a switch has two."""
 
     values: list | tuple | range
     default: object
 
     @property
     def is_scale(self):
-        """Whether they are two or more numbers in rising order."""
+        """Whether the values are two or more numbers in ascending order."""
         if len(self.values) < 2 or not all(type(value) in (int, float) for value in self.values):
             return False
         return all(low < high for low, high in pairwise(self.values))
@@ -28,7 +28,7 @@ class Choices:
 
 
 def control(name, given):
-    """Return `Choices` from a list, a range, or True or False; it starts at the first choice, a switch as given."""
+    """Return `Choices` from a list, a range or a bool; its default is the first choice, for a switch the value."""
     if isinstance(given, bool):
         return Choices((False, True), given)
     if isinstance(given, list | range) and given:
@@ -37,25 +37,25 @@ def control(name, given):
 
 
 def settings(controls, given):
-    """Return a value for every control: the given or its default. Raises ValueError for an unknown name or value."""
+    """Return the given or default value of every control. Raises ValueError for an unknown name or value."""
     chosen = {name: one.default for name, one in controls.items()}
     for name, value in given.items():
         one = look_up(controls, name)
         if not is_among(value, one.values):
             raise ValueError(f"{name}={text(value)} is not among the choices: expected {one.allowed}")
-        chosen[name] = one.values[one.values.index(value)]  # not NumPy's, say
+        chosen[name] = one.values[one.values.index(value)]  # the listed object, not an equal NumPy scalar
     return chosen
 
 
 def look_up(controls, name):
-    """Return the control of that name. Raises ValueError that names those there are."""
+    """Return the control of that name; raise a ValueError that lists the existing names if there is none."""
     if not is_among(name, controls):
         raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(controls) or 'none'}")
     return controls[name]
 
 
 def text(value):
-    """A choice in words: a function by its name, a text without quotes."""
+    """A choice as a string: a function by its name, a string without quotes."""
     return getattr(value, "__name__", None) or str(value)
 
 

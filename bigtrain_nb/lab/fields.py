@@ -1,4 +1,4 @@
-"""The widgets of the Lab: stock ipywidgets, alike in JupyterLab, Notebook and VS Code."""
+"""The widgets of the Lab: stock ipywidgets, identical in JupyterLab, Notebook and VS Code."""
 
 import html
 
@@ -13,7 +13,7 @@ LOOK = {"style": {"description_width": "11em"}, "layout": {"width": "24em", "max
 
 
 def field(name, control):
-    """Return a labelled widget for a control: a slider for numbers that rise, a box to tick, or a list."""
+    """Return a labeled widget for a control: a slider for ascending numbers, a checkbox or a dropdown list."""
     values = control.values
     common = {"description": name, TOOLTIP: control.allowed, **LOOK}
     if isinstance(values, range):
@@ -26,7 +26,7 @@ def field(name, control):
 
 
 def chosen_in(fields, controls):
-    """Return the settings that are chosen in the fields."""
+    """Return the settings selected in the fields."""
     chosen = {}
     for name, one in fields.items():
         is_list = isinstance(one, widgets.Dropdown | widgets.SelectionSlider)
@@ -35,18 +35,18 @@ def chosen_in(fields, controls):
 
 
 def row(*parts):
-    """Return the widgets side by side, in several lines where the page is narrow."""
+    """Return the widgets side by side, wrapped into several lines on a narrow page."""
     return widgets.HBox(parts, layout={"flex_flow": "row wrap", "grid_gap": "0.3em"})
 
 
 def keyboard_guard():
     """Return an invisible widget that keeps JupyterLab's shortcuts away from the controls in the box around it.
 
-    Without it, a letter that is typed at a dropdown is a command for the cell: "m" makes it Markdown, and the Lab is
-    gone. JupyterLab and Notebook 7 take no shortcut from an element with this attribute, which must be on the focused
-    element itself. ipywidgets cannot set it; the handler of a style sheet that has loaded can. And a button that is
-    switched off while it has the focus, as Stop at the end of a run, hands it to the first one that is on: Run. Where a
-    page runs no such handler, nothing changes.
+    Without it, a letter typed in a dropdown is a command for the cell: "m" turns it into Markdown and removes the Lab.
+    JupyterLab and Notebook 7 ignore shortcuts from an element with this attribute, which must be on the focused element
+    itself. ipywidgets cannot set it, but the load handler of a style sheet can. A focused button that is disabled, such
+    as Stop at the end of a run, passes the focus to the first enabled one: Run. If the page does not execute the
+    handler, nothing changes.
     """
     guard = "event.target.setAttribute('data-lm-suppress-shortcuts', '')"
     is_lost = "changes.some(change => change.target.disabled && change.target === document.activeElement)"
@@ -61,27 +61,27 @@ def keyboard_guard():
 
 
 def mime_bundle(widget, words):
-    """Return what a notebook shows: the widget, or the words where there are no widgets.
+    """Return the MIME bundle that a notebook shows: the widget, or the words where widgets are not available.
 
-    ipywidgets 7 has no method for it. The format is that of Jupyter's widgets, version 2.0.
+    ipywidgets 7 has no method for this. The format is version 2.0 of Jupyter's widgets.
     """
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     return {"application/vnd.jupyter.widget-view+json": view, "text/plain": words}
 
 
 def focus(widget):
-    """Let the keyboard act on a widget; ipywidgets 7 cannot."""
+    """Give a widget the keyboard focus; ipywidgets 7 cannot."""
     if hasattr(widget, "focus"):
         widget.focus()
 
 
 def colored(markup):
-    """In the theme's text colour; where there is no such variable, in the colour of the text around it."""
-    width = "width: 0; min-width: 100%; overflow-x: auto"  # or what is wide would make all of the Lab as wide
+    """Markup in the theme's text color, or in the color of the surrounding text where the theme defines none."""
+    width = "width: 0; min-width: 100%; overflow-x: auto"  # or wide content would widen the whole Lab
     look = f"color: var(--jp-ui-font-color1, currentColor); line-height: 1.5; {width}"
     return f'<div style="{look}">{markup}</div>'
 
 
 def said(words):
-    """A line that a screen reader speaks whenever it changes."""
+    """A status line that a screen reader speaks whenever it changes."""
     return colored(f'<div role="status" aria-live="polite" style="white-space: pre-line">{html.escape(words)}</div>')

@@ -1,7 +1,7 @@
-"""The Lab: any function and its choices become controls over an honest measurement.
+"""The Lab: controls for any function and its choices, with an honest measurement behind them.
 
-The first run is measured alone. Every later run takes turns with the run before it, or with a baseline that was chosen,
-so that its verdict rests on moments they shared.
+The first run is measured alone. Every later run is interleaved with the previous run or a chosen baseline, so that both
+are measured under the same conditions.
 """
 
 import os
@@ -31,20 +31,20 @@ from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long, with the cause at either end
 STEPS_KEPT = 4
-"""Step functions that were built last stay in memory: to build and trace one again takes most of the time of a run."""
+"""The most recently built step functions are cached: rebuilding and retracing one takes most of the time of a run."""
 
-_machine = threading.Lock()  # for one measurement at a time, of all Labs: two at once would mislead
+_machine = threading.Lock()  # one measurement at a time across all Labs: concurrent ones would distort each other
 
 
 class Stopped(Exception):
-    """Ends a run that was stopped."""
+    """Raised within a run that was stopped."""
 
 
 class Clock:
-    """How long a job takes, on the wall: `seconds` of measuring, and `overhead` of building and warming up before.
+    """The wall time of a job: `seconds` of measuring, after `overhead` for building and warming up.
 
-    `overhead` is None where it is not known. Once the measuring has begun it is, and after its first round it is also
-    known how long the fewest rounds take, which may be longer than `seconds`.
+    `overhead` is None until it is known, at the latest when measuring begins. After the first round, the time of the
+    minimum number of rounds is known too, which may exceed `seconds`.
     """
 
     def __init__(self, overhead, seconds, longest):
@@ -69,19 +69,19 @@ class Clock:
 
     @property
     def left(self):
-        """How long it has taken, and will take: "4 s of about 9 s"."""
+        """Elapsed and expected time: "4 s of about 9 s"."""
         return f"{self.elapsed:.0f} s of about {max(self.total, self.elapsed):.0f} s"
 
     @property
     def words(self):
-        """The expectation: "about 9 s, up to 26 s where it is close"."""
+        """The expected time: "about 9 s, up to 26 s where it is close"."""
         words = f"about {_seconds(self.total)}"
         if self.longest > self.seconds:
             words += f", up to {_seconds(self.total - self.seconds + self.longest)} where it is close"
         return words if self.overhead is not None else f"{words}, and building and warming up"
 
     def hear(self, words):
-        """Learn from what a measurement says; return whether the expectation has become another."""
+        """Update from a progress message of the measurement; return whether the expected time has changed notably."""
         found = re.match(r"round (\d+) of about (\d+)", words)
         if self._warm is None and (found or words.startswith("measuring")):
             self._warm = self.overhead = self.elapsed
@@ -95,7 +95,7 @@ class Clock:
 
 
 def _ends(words):
-    """Words as they are, or the beginning and the end of long ones."""
+    """The words unchanged, or the beginning and end of long ones."""
     if len(words) <= LONGEST_STATUS:
         return words
     return f"{words[: LONGEST_STATUS // 2]} [...] {words[-LONGEST_STATUS // 2 :]}"
@@ -109,23 +109,22 @@ class Lab:
     """Controls for the choices of a function, whose pipelines or steps are measured and compared.
 
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
-    is a list, a range of integers, or True or False. `seconds` is the time to measure one run: a first run alone,
-    a later one beside the run before it, for up to four times as long while the two are too close to call (see
-    `compare`). `extend` measures the last run longer. A step function is built once: the last four that were built are
-    used again where their settings come again.
+    is a list, a range of integers, or True or False. `seconds` is the time to measure one run: the first run alone,
+    a later one interleaved with the previous run, for up to four times as long while the two are too close to
+    call (see `compare`). `extend` measures the last run longer. The last four step functions are cached and reused when
+    their settings recur.
 
-    `notes(source, **settings)` is called once for each new run, after it was measured, with what `build` returned; it
-    returns a dictionary of further columns for the table and the CSV, numbers or text: `{"MiB": 312}`.
+    `notes(source, **settings)` is called once for each new run, after its measurement, with the result of `build`. It
+    returns a dictionary of extra columns for the table and the CSV, numbers or strings: `{"MiB": 312}`.
 
-    `runs` has all runs so far. `baseline` is the run that the next ones are compared with; None, as it is at first, for
-    the run before.
-    `standings` is the `Race` that is going on, as it was at the last look.
+    `runs` lists all runs so far. The next runs are compared with `baseline`; the default, None, is the previous run.
+    `standings` is the `Race` in progress, as of its last interim check.
 
-    Settings that `run`, `sweep` and `start` are not given are those that the controls show, once the Lab is displayed,
-    and before that those with which they start.
+    Settings omitted from `run`, `sweep` and `start` are those that the controls show; before the Lab is displayed, they
+    are the controls' defaults.
 
-    Raises ValueError for settings that make no sense, TypeError for a `build` that is no function; every method that
-    measures, RuntimeError while a run of this Lab is going on.
+    Raises ValueError for invalid settings and TypeError for a non-callable `build`. Every method that measures raises
+    RuntimeError while a run of this Lab is in progress.
 
     Example::
 
@@ -150,21 +149,21 @@ class Lab:
         self.status = "Ready: choose settings and press Run."
         self.baseline = None
         self.standings = None
-        self._job = None  # {name of the run: settings} that are being measured; None for settings when going on
+        self._job = None  # {name of the run: settings} being measured; None for settings when extending
         self._is_race = False
         self._clock = None
-        self._overhead = None  # seconds to build and warm up one source, as it was in the last job
+        self._overhead = None  # seconds to build and warm up one source in the last job
         self._lock = threading.RLock()
         self._view = None
-        self._steps = []  # (settings, step function), the last used last
-        self._sources = []  # (settings, source) of the job that is going on, where there are notes
+        self._steps = []  # (settings, step function), the last built last
+        self._sources = []  # (settings, source) of the current job, if there are notes
 
     @property
     def running(self) -> bool:
         return self._job is not None
 
     def settings(self, **given: Any) -> dict:
-        """A value for every control: the given one, or what it shows.
+        """A value for every control: the given one, or the one shown.
 
         Raises ValueError for an unknown name or value.
         """
@@ -172,55 +171,55 @@ class Lab:
         return controls.settings(self.controls, {**shown, **given})
 
     def run(self, **given: Any) -> Run:
-        """Measure these settings and wait for the result, a `Run`; whatever `build` raises comes through."""
+        """Measure these settings and wait for the result, a `Run`; errors of `build` propagate."""
         return self._measure(self._begin(None, given))[0]
 
     def sweep(self, control: str, /, **given: Any) -> list[Run]:
-        """Measure all values of one control in turns, and the baseline if one is set; return them, each a `Run`."""
+        """Measure all values of one control, and the baseline if set, interleaved; return one `Run` each."""
         return self._measure(self._begin(control, given))
 
     def extend(self, seconds: float | None = None) -> list[Run]:
-        """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
+        """Measure the last run or sweep for ``seconds`` more; wait for the results and return one `Run` each.
 
-        By default as long again as they took so far. After a race: those that remain, or the two that were in
-        last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to extend.
+        The default is the time measured so far. After a race, the remaining settings or the last two are interleaved as
+        in a sweep, by default for half the Lab's ``seconds`` each. Raises RuntimeError if there is nothing to extend.
         """
         return self._measure_on(*self._begin_to_extend(seconds))
 
     @property
     def can_extend(self) -> bool:
-        """Whether the last run was a comparison or a race, which `extend` can measure longer."""
+        """Whether the last run was a comparison or a race that `extend` can measure longer."""
         comparison = self.runs[-1].comparison if self.runs else None
         return isinstance(comparison, Race) or (comparison is not None and comparison.extend_with is not None)
 
     def race(self) -> Race:
-        """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
+        """Race all combinations, like `bigtrain_nb.race`, with a third of `seconds` for each.
 
-        All become runs, the fastest one the last of them. Returns the `Race`, whose `finalists` are the settings that
-        cannot be told apart.
+        All become runs, the fastest last. Returns the `Race`, whose `finalists` are the settings with no clear
+        difference.
         """
         return self._measure(self._begin(ALL, {}))[0].comparison
 
     def start(self, sweep: Any = None, /, **given: Any) -> None:
-        """Do `run`, or the sweep of the named control, in the background; `status` shows errors.
+        """Start `run`, or the sweep of the named control, in the background; `status` shows errors.
 
-        `bigtrain_nb.lab.runs.ALL` in place of a name lets all combinations race.
+        With `bigtrain_nb.lab.runs.ALL` instead of a name, all combinations race.
         """
         job = self._begin(sweep, given)
         self._in_background(self._measure, job)
 
     def start_to_extend(self) -> None:
-        """Do `extend` in the background. `status` shows errors."""
+        """Start `extend` in the background; `status` shows errors."""
         self._in_background(self._measure_on, *self._begin_to_extend(None))
 
     def stop(self) -> None:
-        """End the run that is going on, and leave `runs` as they were; returns at once, even if its source blocks."""
+        """End the current run and leave `runs` unchanged; returns at once, even if its source blocks."""
         with self._lock:
             if self._job:
                 self._end("Stopped; the runs are as they were.")
 
     def picture(self) -> Picture:
-        """The last run and those that took turns with it, as image/png. Raises RuntimeError if there is none yet."""
+        """The last run and those interleaved with it, as image/png. Raises RuntimeError if there is no run yet."""
         if not self.runs:
             raise RuntimeError("there is no picture yet: run something first")
         return Picture(runs.figure(self.runs, *runs.headline(self.runs)), repr(self.runs[-1]))
@@ -230,7 +229,7 @@ class Lab:
         return runs.table(self.runs)
 
     def export(self, path: str | os.PathLike) -> str:
-        """Write all runs as CSV, a line for each, and return the file's full path.
+        """Write all runs as CSV, one line each, and return the file's full path.
 
         Raises ValueError for a choice that has the name of another column, such as "unit" or "median".
         """
@@ -239,7 +238,7 @@ class Lab:
         return str(path)
 
     def say(self, status: str) -> None:
-        """Show a line of words as the Lab's status."""
+        """Show a string as the Lab's status."""
         self.status = status
         if self._view:
             self._view.refresh()
@@ -255,7 +254,7 @@ class Lab:
         return mime_bundle(self._view.box, repr(self))
 
     def _begin(self, swept, given):
-        """Take the Lab for one job, a run, the sweep of the named control or the race of `ALL`; return the job."""
+        """Reserve the Lab for one job: a run, a sweep of the named control, or the race of `ALL`; return the job."""
         chosen = [self.settings(**given)]
         if swept is ALL:
             values = [control.values for control in self.controls.values()]
@@ -280,7 +279,7 @@ class Lab:
             return job
 
     def _begin_to_extend(self, seconds):
-        """Take the Lab for measuring the last comparison longer; return the job and for how long."""
+        """Reserve the Lab to measure the last comparison longer; return the job and its seconds."""
         if seconds is not None:
             positive("seconds", seconds, "seconds")
         with self._lock:
@@ -300,13 +299,13 @@ class Lab:
 
     def _in_background(self, measure, *given):
         def quietly():
-            with suppress(Exception):  # the status has said it
+            with suppress(Exception):  # the status shows it
                 measure(*given)
 
         threading.Thread(target=quietly, daemon=True, name="lab-run").start()
 
     def _measure(self, job):
-        """Measure, keep the new runs and return them."""
+        """Measure; store and return the new runs."""
         with self._on_the_machine(job):
             measured = self._in_turns(job)
             before = {run.name: run for run in self.runs}
@@ -324,7 +323,7 @@ class Lab:
         return new
 
     def _measure_on(self, job, seconds):
-        """Measure the last comparison longer, put what is known then into its runs, and return them."""
+        """Measure the last comparison longer; update its runs and return them."""
         with self._on_the_machine(job):
             before = self.runs[-1].comparison
             new = [before.settings[name] for name in job] if isinstance(before, Race) else []
@@ -343,7 +342,7 @@ class Lab:
         return again
 
     def _let_go_of(self, comparison):
-        """Keep what a comparison says, and not the sources with which it would go on."""
+        """Keep the result of a comparison, but release the sources for extending it."""
         if comparison is None or comparison.extend_with is None:
             return
         said = replace(comparison, extend_with=None)
@@ -353,7 +352,7 @@ class Lab:
 
     @contextmanager
     def _on_the_machine(self, job):
-        """Hold the machine while the job measures; end the job with a word where that fails."""
+        """Hold the machine's lock while the job measures; end the job with a message if that fails."""
         try:
             while not _machine.acquire(timeout=0.05):
                 self._tell(job, "Waiting for another run to finish.")
@@ -362,14 +361,14 @@ class Lab:
             finally:
                 self._sources = []
                 _machine.release()
-        except BaseException as error:  # a kernel's interrupt too
+        except BaseException as error:  # including a kernel interrupt
             with suppress(Stopped), self._still(job):
                 notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
                 self._end(_ends(f"This run failed{notes}. {type(error).__name__}: {error}"))
             raise
 
     def _in_turns(self, job):
-        """Measure the settings of a job, in turns if they are several; return all as runs."""
+        """Measure the settings of a job, interleaved if there are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
         longest = max(INTERIM_CHECKS) if len(job) > 1 and not self._is_race else 1
@@ -384,7 +383,7 @@ class Lab:
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
 
     def _announce(self, job, settings, seconds, longest):
-        """Start the clock of a job in which these settings are built and measured for so many seconds, and say it."""
+        """Start the clock of a job that builds and measures these settings, and show the expected time."""
         built = [chosen for chosen, _ in self._steps]
         new = sum(chosen not in built for chosen in settings)
         overhead = self._overhead * new if new and self._overhead is not None else None if new else 0.0
@@ -392,7 +391,7 @@ class Lab:
         self._tell(job, f"Measuring {', '.join(job)}: {self._clock.words}.")
 
     def _last_look(self, job, **taken):
-        """Let all settings race, say at each look how they stand, and return the `Race` at its end."""
+        """Race all settings, show the standings at each interim check, and return the final `Race`."""
         for race in standings_at_checks(self._source, job, **taken):
             with self._still(job):
                 self.standings = race
@@ -400,7 +399,7 @@ class Lab:
         return race
 
     def _source(self, **settings):
-        """Return what `build` makes of the settings, or has made, if that is a step; a note on its error names them."""
+        """Return the source built from the settings, or a cached step; on an error, add a note with the settings."""
         for chosen, step in self._steps:
             if chosen == settings:
                 return self._remember(settings, step)
@@ -419,13 +418,13 @@ class Lab:
             raise
 
     def _remember(self, settings, source):
-        """Keep the source for its notes, until the job ends, in place of one that was built before."""
+        """Keep the source for its notes until the job ends, instead of an earlier one with these settings."""
         if self.notes:
             self._sources = [each for each in self._sources if each[0] != settings] + [(settings, source)]
         return source
 
     def _notes_of(self, settings):
-        """Return what `notes` says of the source that was measured with these settings."""
+        """Return the `notes` for the source measured with these settings."""
         for chosen, source in self._sources:
             if chosen == settings:
                 return runs.checked_notes(self.notes(source, **settings), settings)

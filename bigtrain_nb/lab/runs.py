@@ -1,4 +1,4 @@
-"""The runs of a Lab: what was measured with which settings, and how to say it, draw it and write it down."""
+"""The runs of a Lab: settings and measurements, described in words, drawn and exported."""
 
 import csv
 import io
@@ -13,20 +13,20 @@ from bigtrain_nb.plots import bars_figure
 
 SHOWN = 24
 ALL = object()
-"""In place of the name of a control that is swept: all combinations race."""
+"""Passed instead of the name of a control to sweep: all combinations race."""
 MEASURED = ("unit", "median", "low", "high", "first_seconds", "note")
 RATIO = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
-"""Columns of the CSV: what they are called in a `Result`, and in a `Ratio`."""
+"""Columns of the CSV: attributes of a `Result`, and {column: attribute of a `Ratio`}."""
 
 
 @dataclass(repr=False, eq=False)
 class Run:
     """One measurement.
 
-    `comparison` holds all that took turns with it, or is None for a run that was measured alone. `against` is the run
-    that it is compared with, None for one alone and for the fastest of a race; `ratio` is the rate over that one's.
-    `notes`: {name of a column: number or text}, as the Lab's `notes` said. `alone`: what to know of the machine when it
-    was measured alone; else its comparison knows.
+    `comparison` holds all runs interleaved with it; None for a run measured alone. `against` is the run it is compared
+    with; None for a run measured alone, for a baseline and for the fastest of a race. `ratio`: its rate over that
+    run's. `notes`: {name of a column: number or string} from the Lab's `notes`. `alone`: notes about the machine for a
+    run measured alone; otherwise they are in its comparison.
     """
 
     settings: dict
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def changed(self):
-        """The settings in which it differs from the run that it is compared with; all, where there is none."""
+        """The settings that differ from those of the run it is compared with; all, where there is none."""
         before = self.against.settings if self.against else {}
         changed = {}
         for name, value in self.settings.items():
@@ -63,7 +63,7 @@ class Run:
 
 
 def _what(run):
-    """What is different from the run before: "batch=64 (run 1: 32)"; all settings of a run alone."""
+    """The settings that differ from those compared with: "batch=64 (run 1: 32)"; all for a run measured alone."""
     if not run.against:
         return describe(run.settings) or "without settings"
     if not run.changed:
@@ -73,9 +73,9 @@ def _what(run):
 
 
 def answer(race):
-    """Who is the fastest, and of the others that remain: who is as fast, for all that is known, and who is not.
+    """The fastest, the remaining settings that may be equally fast, and those that appear slower.
 
-    A race that has ended early cannot exclude all that are slower; but what lies apart is not called alike.
+    A race that ended early cannot eliminate all slower ones, but disjoint intervals are not called equal.
     """
     first, *others = race.remaining
     leader = race.results[first]
@@ -90,7 +90,7 @@ def answer(race):
 
 
 def standings(race):
-    """Who remains, and who was eliminated."""
+    """A table of the remaining and the eliminated settings."""
     rows = []
     for name, result in race.results.items():
         state = f"eliminated after {race.eliminated[name]} rounds" if name in race.eliminated else "remaining"
@@ -100,7 +100,7 @@ def standings(race):
 
 
 def table(runs):
-    """The last 24 runs: the settings that differ among them, notes, and each rate with the one measured beside it."""
+    """The last 24 runs: the settings that differ, notes, and each rate next to that of its baseline."""
     if not runs:
         return cards.note("Runs", "none so far")
     shown = runs[-SHOWN:]
@@ -130,10 +130,10 @@ def table(runs):
 
 
 def figure(runs, *lines):
-    """The last run as bars with those that took turns with it, at most 24, what it is compared with among them.
+    """Bars of the last run and those interleaved with it, at most 24, always including its baseline.
 
-    Above each bar stand the run's name, its verdict and the settings that differ: "run 2, 6.4x faster: batch=32". Those
-    of a race come in its order, the fastest first.
+    The label of each bar is the run's name, its verdict and the settings that differ: "run 2, 6.4x faster: batch=32".
+    The runs of a race are in its order, the fastest first.
     """
     last = runs[-1]
     together = _together(runs)
@@ -153,7 +153,7 @@ def figure(runs, *lines):
 
 
 def _together(runs):
-    """The last run with all that took turns with it, in their order."""
+    """The last run and all runs interleaved with it, in their order."""
     last = runs[-1]
     if not last.comparison:
         return [last]
@@ -162,16 +162,16 @@ def _together(runs):
 
 
 def _result(run, last):
-    """What was measured of a run beside the last one."""
+    """The result of a run as measured together with the last one."""
     return last.comparison.results[run.name] if last.comparison else run.result
 
 
 def headline(runs):
-    """Two lines: what stands in large type, the verdict, and below it what was measured: the last run, or the best.
+    """Two lines: the verdict, shown in large type, and the measurement of the last or the best run.
 
-    The ratio comes first there, as a picture cuts the end of a long line.
+    The second line begins with the ratio, because a picture cuts the end of a long line.
 
-    A first run has no verdict, so its rate stands there.
+    A first run has no verdict, so the first line is its rate.
     """
     last, together = runs[-1], _together(runs)
     if len(together) == 1:
@@ -187,7 +187,7 @@ def headline(runs):
 
 
 def outcome(ratio):
-    """A verdict with its number, as one says it: "6.4x faster", "0.8x: slower", "too close to call"."""
+    """A verdict with its ratio: "6.4x faster", "0.8x: slower", "too close to call"."""
     words = str(ratio)
     if ratio.verdict == "unclear":
         return words.partition(": ")[2]
@@ -196,26 +196,26 @@ def outcome(ratio):
 
 
 def _verdict(run):
-    """The verdict of a run; none where it was measured alone or is what the others are compared with."""
+    """The verdict of a run; empty for a run measured alone and for the baseline."""
     return outcome(run.ratio) if run.against else ""
 
 
 def _beside(run):
-    """What it took turns with, and the rate of that at the time."""
+    """The name of its baseline, and the rate of that in the same comparison."""
     if not run.against:
         return ""
     return f"{run.against.name}: {number(run.comparison.results[run.against.name].median)}"
 
 
 def _of_the_machine(run):
-    """What to know of the machine when it was measured."""
+    """Notes about the machine during the measurement."""
     return run.comparison.notes if run.comparison else run.alone
 
 
 def csv_lines(runs):
     """All runs as CSV; the columns from `baseline` on are empty for a run without a ratio.
 
-    Raises ValueError for a choice that has the name of another column.
+    Raises ValueError for a choice with the name of another column.
     """
     noted = {name: "" for run in runs for name in run.notes}
     lines = []
@@ -236,7 +236,7 @@ def csv_lines(runs):
 
 
 def checked_notes(notes, settings):
-    """Return further columns of a run. Raises TypeError or ValueError for what cannot be one."""
+    """Return the extra columns of a run. Raises TypeError or ValueError for an invalid one."""
     if not isinstance(notes, dict):
         raise TypeError(f"notes must return a dictionary, as {{'MiB': 312}}, not {notes!r:.99}")
     for name, value in notes.items():
@@ -250,7 +250,7 @@ def checked_notes(notes, settings):
 
 
 def _note(value):
-    """A number to three digits, a whole one and a text as they are."""
+    """A number to three digits; integers and strings unchanged."""
     return str(value) if isinstance(value, str | Integral) else number(value)
 
 

@@ -1,7 +1,7 @@
-"""The Lab on the screen.
+"""The user interface of the Lab.
 
-The view shows the Lab's state and calls its methods; it measures nothing. Its widgets are made once and then only
-change their values, so that nothing piles up over many runs.
+The view shows the Lab's state and calls its methods; it measures nothing. Its widgets are created once and
+then updated, so that nothing accumulates over many runs.
 """
 
 import html
@@ -57,7 +57,7 @@ class View:
         self.refresh()
 
     def refresh(self):
-        """Show the Lab's state as it is now."""
+        """Show the current state of the Lab."""
         lab = self.lab
         idle = not lab.running
         for button in (self.run, self.sweep, self.race):
@@ -74,7 +74,7 @@ class View:
             self._draw()
 
     def tell(self, fraction, words, clock):
-        """Show how far a measurement is, and how long it has taken; the rate so far in large type."""
+        """Show the progress and time of a measurement, and the rate so far in large type."""
         self.progress.value = fraction
         what, _, rate = words.partition(": ")
         large = _large(html.escape(rate)) if rate else ""
@@ -93,13 +93,13 @@ class View:
         rate, verdict = map(html.escape, runs.headline(lab.runs))
         above = f"{_large(rate)}<div>{verdict}</div>"
         self.results.value = colored(above + figure_svg(figure, words) + lab.table().html)
-        self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
+        self.baseline.unobserve(self._choose_baseline, "value")  # setting the options would select the first
         self.baseline.options = [(BEFORE, BEFORE), *((run.name, run) for run in lab.runs)]
         self.baseline.value = lab.baseline or BEFORE
         self.baseline.observe(self._choose_baseline, "value")
 
     def _button(self, name, tooltip, action):
-        """Return a button that does the action and shows what it raises as the status."""
+        """Return a button that runs the action and shows its errors as the status."""
 
         def clicked(_):
             try:
@@ -112,7 +112,7 @@ class View:
         return button
 
     def chosen(self):
-        """Return the settings that the controls show."""
+        """Return the settings shown by the controls."""
         return chosen_in(self.fields, self.lab.controls)
 
     def _start(self):
@@ -128,10 +128,10 @@ class View:
         self._begin(self.lab.start, runs.ALL)
 
     def _begin(self, start, *given):
-        """Start it; nothing more happens at a second click, which a page can send before the button is off."""
+        """Start a job; ignore a second click, which a page can send before the button is disabled."""
         if not self.lab.running:
             start(*given)
-            focus(self.stop)  # or the focus would be lost with the button that is switched off
+            focus(self.stop)  # or the focus would be lost with the disabled button
 
     def _stop(self):
         self.lab.stop()

@@ -1,1 +1,1 @@
-"""Real workers: on this machine from a notebook or a shell, and with the same script under SLURM or Kubernetes."""
+"""Run real workers: on this machine from a notebook or shell, or the same script under SLURM or Kubernetes."""

@@ -9,7 +9,7 @@ from bigtrain_nb.launch.jobs import run_workers
 
 
 def main(words):
-    """Run the words of a command line; return its exit code."""
+    """Run a command line, given as a list; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bigtrain_nb.launch", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="run")
     _add_run(commands)

@@ -1,5 +1,5 @@
-"""Which task is this process? Read from TF_CONFIG, which says where the others are too, or from SLURM's variables,
-which say a rank, a count and the first node: then the tasks tell each other where they are (`rendezvous.locate`).
+"""Find this process's task. TF_CONFIG also has the other tasks' addresses. SLURM's variables have only a rank, the
+number of tasks and the first node, so the tasks exchange their addresses (`rendezvous.locate`).
 """
 
 import json
@@ -16,18 +16,18 @@ ON_SERVERS = (
     "bt.strategy() brings together workers that train synchronously. Make a tf.distribute.ParameterServerStrategy in"
     " the chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
 )
-# Variables by which other launchers tell a process that it is one of several.
+# Variables with which other launchers give a process the world size.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
 SLURM = "SLURM's variables"
-SLURM_PORTS = range(20_000, 32_000)  # below those that Linux gives to clients
+SLURM_PORTS = range(20_000, 32_000)  # below Linux's ephemeral ports
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """All tasks that train together, and which of them this process is.
+    """All tasks of a training job, and which of them this process is.
 
-    ``addresses`` has the "host:port" of every task: the chief's first, then the workers'. Where none ``has_chief`` for
-    its kind, worker 0 is the chief. ``rank`` is this task's place among them; ``source`` says where all this is from.
+    ``addresses`` are "host:port" of the chief, then of the workers; worker 0 is the chief unless the cluster
+    ``has_chief``. ``rank`` is this task's index in ``addresses``; ``source`` names the variables.
     """
 
     addresses: list
@@ -37,7 +37,7 @@ class ClusterSpec:
 
     @property
     def count(self):
-        """How many tasks there are."""
+        """The number of tasks."""
         return len(self.addresses)
 
     @property
@@ -47,7 +47,7 @@ class ClusterSpec:
 
     @property
     def group(self):
-        """What all tasks of one training say alike when they meet, and others do not."""
+        """The identifier by which the tasks of one training job recognize each other."""
         return ", ".join(self.addresses)
 
     @property
@@ -57,14 +57,14 @@ class ClusterSpec:
 
     @property
     def cluster(self):
-        """The addresses by the kind of the tasks: "chief", "worker"."""
+        """The addresses by kind of task: "chief", "worker"."""
         chiefs = 1 if self.has_chief else 0
         parts = {"chief": self.addresses[:chiefs], "worker": self.addresses[chiefs:]}
         return {kind: addresses for kind, addresses in parts.items() if addresses}
 
     @property
     def tasks(self):
-        """Each task: {"type": its kind, "index": its place among those of its kind}."""
+        """Each task: {"type": its kind, "index": its index within that kind}."""
         return [{"type": kind, "index": i} for kind, some in self.cluster.items() for i in range(len(some))]
 
     @property
@@ -73,16 +73,16 @@ class ClusterSpec:
         return json.dumps({"cluster": self.cluster, "task": self.tasks[self.rank]})
 
     def name(self, rank):
-        """Return what messages call a task, with its address: "worker 1 (host1:2222)"."""
+        """Return a task's name for messages, with its address: "worker 1 (host1:2222)"."""
         task = self.tasks[rank]
         return f"{task['type']} {task['index']} ({self.addresses[rank]})"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A task that knows its ``rank``, the ``count`` of all, and where the ``chief`` waits for them, "host:port".
+    """A task that knows only its ``rank``, the ``count`` of tasks, and the "host:port" where the ``chief`` waits.
 
-    ``source`` says which variables this is from, ``group`` what all tasks of one training say alike when they meet.
+    ``source`` names the variables that were read; ``group`` identifies the training job.
     """
 
     rank: int
@@ -92,17 +92,17 @@ class Place:
     group: str
 
     def name(self, rank):
-        """Return what messages call a task whose address is not known yet."""
+        """Return a task's name for messages, while its address is unknown."""
         return f"task {rank} of {self.count}"
 
 
 def cluster_spec(environment=os.environ):
-    """Return this process' `ClusterSpec`, its `Place` where it is told no more, or None if it is on its own.
+    """Return this process's `ClusterSpec`, its `Place` if the addresses are unknown, or None if it trains alone.
 
-    TF_CONFIG comes first, then SLURM's variables, which srun sets in each task.
+    TF_CONFIG has precedence over SLURM's variables, which srun sets in each task.
 
-    Raises ValueError for variables that no group of workers can be made from, and where only another launcher's say
-    that this is one of several processes.
+    Raises ValueError for invalid variables, and if only another launcher's variables show that this is one of several
+    processes.
     """
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"])
@@ -115,7 +115,7 @@ def cluster_spec(environment=os.environ):
 
 
 def _refuse_other_launchers(environment):
-    """Raise for one of several processes that would each train alone."""
+    """Raise ValueError if this is one of several processes that would each train alone."""
     for name in COUNTS:
         count = environment.get(name, "")
         if count not in ("", "0", "1"):
@@ -126,7 +126,7 @@ def _refuse_other_launchers(environment):
 
 
 def why_alone(environment=os.environ):
-    """Return why this process trains alone although it looks like one of several, or None."""
+    """Return why this process trains alone although it seems to be one of several, or None."""
     if "SLURM_STEP_ID" not in environment:
         for name, what in [("SLURM_NTASKS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")]:
             count = environment.get(name) or "1"
@@ -138,7 +138,7 @@ def why_alone(environment=os.environ):
 
 
 def _from_slurm(environment):
-    """Return the place of a task that srun started. SLURM has no port for us: the number of the step chooses one."""
+    """Return the `Place` of a task that srun started. SLURM assigns no port: it is derived from the job and step."""
     rank, count = _number("SLURM_PROCID", environment), _number("SLURM_STEP_NUM_TASKS", environment)
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
     host = _first_host(environment["SLURM_STEP_NODELIST"])
@@ -153,7 +153,7 @@ def _from_slurm(environment):
 
 
 def _number(name, environment):
-    """Return a variable's integer, 0 or more."""
+    """Return a variable's value, an integer of 0 or more."""
     text = environment[name]
     if not re.fullmatch(r"\d+", text):
         raise ValueError(f"{name}={text!r} must be an integer of 0 or more, such as 2")
@@ -161,7 +161,7 @@ def _number(name, environment):
 
 
 def _first_host(nodes):
-    """Return the first of SLURM's nodes: of "node[09-11,14],login" that is node09."""
+    """Return the first of SLURM's nodes: node09 of "node[09-11,14],login"."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)[0]
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first)
 
@@ -182,7 +182,7 @@ def _from_tf_config(text):
 
 
 def _parsed(text):
-    """Return TF_CONFIG's cluster, addresses by kind, and its task."""
+    """Return TF_CONFIG's cluster (addresses by kind) and task."""
     if unfilled := re.search(r"\$\(\w+\)", text):
         raise ValueError(
             f"TF_CONFIG holds {unfilled[0]}, which Kubernetes has not filled in: define that variable above TF_CONFIG"

@@ -1,4 +1,4 @@
-"""Worker processes on this machine, as one job: started together, heard together, ended together."""
+"""Run worker processes on this machine as one job, with a common start, output and end."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
 
 TICK_SECONDS = 0.01
-MOST_PROCESSES = 256  # of a kind, on one machine
-KEPT_LINES = 10_000  # the first and the last so many of each worker
+MOST_PROCESSES = 256  # workers on one machine
+KEPT_LINES = 10_000  # at the start, and as many at the end, for each worker
 TIMED_OUT = 124
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -39,30 +39,30 @@ def run_workers(
 ) -> "Job":
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
-    ``script_or_code`` is a script, given as a path or a string that ends in ".py", and run with ``arguments`` in the
-    current folder; or Python code as a string. Each worker finds TF_CONFIG in its environment, with free loopback
-    ports, so that `bigtrain_nb.strategy` or `tf.distribute.MultiWorkerMirroredStrategy` brings them together; worker 0
-    is the chief. ``env`` adds variables.
+    ``script_or_code`` is a script (a path, or a string that ends in ".py"), run with ``arguments`` in the current
+    folder; or Python code as a string. Each worker has TF_CONFIG in its environment, with free loopback ports, so that
+    `bigtrain_nb.strategy` or `tf.distribute.MultiWorkerMirroredStrategy` connects them; worker 0 is the chief. ``env``
+    adds variables.
 
-    A worker fails if it exits with another code than 0. The others then have ``grace_period`` seconds to see it and end
-    by themselves, then SIGTERM ends them, and SIGKILL 5 s later. After that all are started again, at most ``restarts``
-    times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
-    If they fail again within a minute, the next start waits 1 s, then 2, 4, ..., 30 s.
+    A worker fails if its exit code is not 0. The others then have ``grace_period`` seconds to exit by themselves before
+    SIGTERM, and SIGKILL 5 s later. Then all are restarted, at most ``restarts`` times, with BIGTRAIN_RESTART=1, 2, ...
+    in their environment: a script that resumes from its last checkpoint continues. If they fail again within a minute,
+    the next start waits 1 s, then 2, 4, ..., 30 s.
 
-    With fewer workers a script goes on too, when it is started anew: a `bigtrain_nb.Model` divides the batch of a step
-    among all workers, however many, and the result is the same up to rounding, as `bigtrain_nb.Resume` says.
+    A script can also be continued with fewer workers, in a new job: a `bigtrain_nb.Model` divides the global batch
+    among all workers, and the result is the same up to rounding (see `bigtrain_nb.Resume`).
 
-    ``timeout`` ends the whole job after so many seconds. The job also ends when it is dropped, or this process ends.
-    What the workers have started ends with them, on Linux in sessions of its own too.
+    ``timeout`` ends the job after that many seconds. The job also ends when the `Job` is garbage-collected or this
+    process ends. The workers' child processes end with them, on Linux even those in other sessions.
 
-    TensorFlow listens on all addresses of this machine, and asks for no password: whoever reaches its port can read and
-    write the files that you can.
+    TensorFlow listens on all addresses of this machine, without a password: anyone who reaches its port can read and
+    write your files.
 
-    GPUs are divided evenly among the workers, or each gets ``gpus_per_worker`` of them, 0 for none. Where there are too
-    few, as on a machine without any, all run on the CPU; the job's card says who has which.
+    GPUs are divided evenly among the workers, or each gets ``gpus_per_worker`` of them, 0 for none. If there are too
+    few, or none, all workers run on the CPU; the job's card shows the assignment.
 
-    Raises FileNotFoundError for a script that is not there, ValueError or TypeError for other bad settings, OSError
-    with the system's reason for a process that cannot be started.
+    Raises FileNotFoundError for a missing script, ValueError or TypeError for other invalid settings, OSError with the
+    system's reason if a process cannot be started.
 
     Example::
 
@@ -98,7 +98,7 @@ def run_workers(
 
 
 def _script(script_or_code):
-    """Return the script that each worker runs, and the code that it finds on standard input."""
+    """Return the script that each worker runs, and the code for its standard input."""
     is_code = isinstance(script_or_code, str) and ("\n" in script_or_code or not script_or_code.endswith(".py"))
     if is_code:
         return worker_main.__file__, script_or_code
@@ -109,7 +109,7 @@ def _script(script_or_code):
 
 
 def _shares_of_gpus(workers, gpus_per_worker):
-    """Return for each worker the variables that say which GPUs are its own, and a sentence on it, "" without GPUs."""
+    """Return each worker's variables that select its GPUs, and a sentence about them, "" without GPUs."""
     gpus = nvidia_gpus()
     if not gpus:
         return [{}] * workers, ""
@@ -125,9 +125,9 @@ def _shares_of_gpus(workers, gpus_per_worker):
 
 
 class Lines:
-    """The first and the last lines of all that were added, with a note where lines between them are left out.
+    """The first and last lines added, with a note in place of omitted ones.
 
-    While it ``keeps_all``, none is: somebody takes them at once.
+    With ``keeps_all`` none is omitted, because a reader takes them immediately.
     """
 
     def __init__(self):
@@ -152,7 +152,7 @@ class Lines:
             return [*self._first, *note, *self._last]
 
     def take(self):
-        """Return all, and begin anew."""
+        """Return all lines and clear them."""
         with self._lock:
             lines = self.all()
             self._first, self._left_out = [], 0
@@ -165,13 +165,12 @@ class Lines:
 
 
 class Job(Shown):
-    """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook.
+    """Workers that run together, returned by `run_workers`; displayed as a table in a notebook.
 
-    ``names`` says what each is: "worker 0", "worker 1", ... ``addresses`` are theirs, "host:port"; ``pids`` their
-    process ids; ``codes`` their exit codes, None while one runs, -9 if SIGKILL ended it: all three of the last start.
-    ``failed`` is the index of the one that failed first since then, or None. ``restarted`` says how many times all
-    were started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's code,
-    128 + n for signal n, 124 after the timeout.
+    ``names`` are "worker 0", "worker 1", ... As of the last start, ``addresses`` are the workers' "host:port", ``pids``
+    their process ids, ``codes`` their exit codes: None for a running one, -9 after SIGKILL. ``failed`` is the index of
+    the first worker that failed since then, or None. ``restarted`` counts the restarts. ``exit_code`` is for a shell:
+    None while the job runs, 0, the first failure's code, 128 + n for signal n, 124 after the timeout.
     """
 
     def __init__(self, order, gpus_in_words=""):
@@ -187,7 +186,7 @@ class Job(Shown):
         self.exit_code: int | None = None
         self._how = "run"
         self._logs = [Lines() for _ in tasks]
-        self._unprinted = Lines()  # what `wait` is to print
+        self._unprinted = Lines()  # for `wait` to print
         self._cannot_start = None
         self._began = time.monotonic()
         process = subprocess.Popen(
@@ -195,7 +194,7 @@ class Job(Shown):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ | {"PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # an interrupt of this process is not theirs
+            start_new_session=True,  # an interrupt of this process must not reach them
         )
         self._end = weakref.finalize(self, _end, process.stdin)
         threading.Thread(target=_listen, args=(process, weakref.ref(self)), daemon=True).start()
@@ -204,22 +203,23 @@ class Job(Shown):
             process.stdin.flush()
             while not self.pids and self.exit_code is None:
                 time.sleep(TICK_SECONDS)
-        except BaseException:  # an interrupt: nobody will have this job to stop it
+        except BaseException:  # an interrupt: the caller has no job to stop
             self.stop()
             raise
         if not self.pids:
             raise OSError(self._cannot_start or "the process that starts the workers has ended")
 
     def wait(self, show: bool = True) -> list[int | None]:
-        """Print the workers' lines as they come, unless not ``show``; return the exit codes once all have ended.
+        """Wait for the end of the job and return the exit codes; with ``show``, print the workers' output as it
+        arrives.
 
-        Once a worker has failed only its lines are printed, so that the others' complaints do not bury the reason;
-        `logs` has those of the others. An interrupt ends the job.
+        After a worker's failure only its lines are printed, so that the others' errors do not hide the cause; `logs`
+        has the rest. An interrupt ends the job.
         """
         self._unprinted.keeps_all = True
         try:
             while True:
-                done = self.exit_code is not None  # asked first: no line comes after it
+                done = self.exit_code is not None  # checked first: no line comes after it
                 lines = self._unprinted.take()
                 if show and lines:
                     print("\n".join(lines), flush=True)
@@ -233,21 +233,21 @@ class Job(Shown):
             self._unprinted.keeps_all = False
 
     def logs(self, worker: int | str) -> str:
-        """Return what a worker, given by index or name, has printed: output and errors together, over all starts.
+        """Return the output and errors of a worker, given by index or name, merged and over all starts.
 
-        Of more than 20,000 lines the first and the last 10,000 are kept; a line between them says how many are not.
+        Of more than 20,000 lines, the first and last 10,000 are kept, with the number of omitted ones in between.
         """
         return "".join(f"{line}\n" for line in self._logs[self._index(worker)].all())
 
     def kill(self, worker: int | str) -> None:
-        """Send SIGKILL to a worker, given by index or name, and what it has started; nothing if it has ended."""
+        """Send SIGKILL to a worker, given by index or name, and its children, unless it has ended."""
         worker = self._index(worker)
         if self.codes[worker] is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pids[worker], signal.SIGKILL)
 
     def stop(self) -> list[int | None]:
-        """End all workers, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
+        """End all workers by SIGTERM and, if necessary, SIGKILL 5 s later; return their exit codes."""
         self._end()
         while self.exit_code is None:
             time.sleep(TICK_SECONDS)
@@ -276,7 +276,7 @@ class Job(Shown):
         )
 
     def _note(self, event):
-        """Take in a worker's line or end, or new values of the attributes."""
+        """Process an event: a worker's line or exit code, or new values of attributes."""
         if "text" in event:
             self._hear(event["worker"], event["text"])
         elif "code" in event:
@@ -307,9 +307,9 @@ class Job(Shown):
         return f"{self.names[worker]} failed: {in_words(self.codes[worker])}"
 
     def _finish(self):
-        """Note that nothing more will come."""
+        """Record the end of the job."""
         for index, code in enumerate(self.codes):
-            if code is None:  # nobody has told its end
+            if code is None:  # its end was never reported
                 if self.pids:
                     self.kill(index)
                 self.codes[index] = -signal.SIGKILL
@@ -335,13 +335,13 @@ def in_words(code):
 
 
 def _end(stdin):
-    """End the job, with a word too: a child that this process has forked may keep the pipe open."""
+    """End the job by closing the pipe, after a message: a forked child of this process may keep the pipe open."""
     with suppress(BrokenPipeError), stdin:
         stdin.write(b"stop")
 
 
 def _listen(process, reference):
-    """Tell a job of its supervisor's events. ``reference`` is a weak one, so that a job that is dropped can end."""
+    """Pass the supervisor's events to a job, by a weak ``reference``, so that an unused job is garbage-collected."""
     with suppress(ValueError), process.stdout as events:  # half a line, if the supervisor was killed
         for event in events:
             _tell(reference, json.loads(event))

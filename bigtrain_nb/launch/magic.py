@@ -8,7 +8,7 @@ from IPython.core import magic_arguments
 
 from bigtrain_nb.launch.jobs import run_workers
 
-# Both without a name of their own, which could be one of the cell's.
+# Neither defines a name, which could collide with one of the cell's.
 GIVE = "globals().update(__import__('json').loads({given!r}))"  # in place of the first line
 TAKE = """
 __import__("pathlib").Path({folder!r}, str(__import__("os").getpid())).write_text(
@@ -18,20 +18,20 @@ __import__("pathlib").Path({folder!r}, str(__import__("os").getpid())).write_tex
 
 
 def register(shell):
-    """Make the magic known to a running IPython."""
+    """Register the magic with a running IPython."""
 
     @magic_arguments.magic_arguments()
     @magic_arguments.argument("workers", type=int, nargs="?", default=2)
     @magic_arguments.argument("--give", nargs="+", default=[], metavar="name")
     @magic_arguments.argument("--take", nargs="+", default=[], metavar="name")
     def workers(line, cell):
-        """Run the cell's code in worker processes, show their lines as they come, and wait for their end.
+        """Run the cell's code in worker processes, show their output as it arrives, and wait for their end.
 
         ``%%workers 2 --give steps folder --take losses``
 
-        The code sees no variable of the notebook but those named after --give. Those named after --take come back: in
-        the notebook ``losses[1]`` is then what worker 1 had in ``losses`` at its end. Both are numbers, strings, lists
-        and dictionaries, by value, as JSON. Each worker has one GPU, if there are enough. Raises RuntimeError if a
+        The code sees only the notebook's variables named after --give. Those named after --take are returned: in the
+        notebook, ``losses[1]`` is then the final value of ``losses`` in worker 1. Both are passed by value, as JSON:
+        numbers, strings, lists and dictionaries. Each worker has one GPU, if there are enough. Raises RuntimeError if a
         worker fails.
         """
         chosen = magic_arguments.parse_argstring(workers, line)
@@ -55,7 +55,7 @@ def register(shell):
 
 
 def _at_its_end(file, worker):
-    """Return {name: value} as a worker has left it in its file."""
+    """Return {name: value} from the file that a worker has written."""
     if not file.exists():
         raise RuntimeError(
             f"{worker} has ended well before the end of the cell's code, as by sys.exit(0), so"

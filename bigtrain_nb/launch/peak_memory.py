@@ -1,4 +1,4 @@
-"""How much memory does a piece of work take? Measured in a process of its own, so that nothing else counts."""
+"""Measure the peak memory of a function, in a separate process, so that nothing else is counted."""
 
 import base64
 import json
@@ -25,10 +25,10 @@ CODE = "from bigtrain_nb.launch.peak_memory import measure; measure({packed!r})"
 
 
 class Peak(float):
-    """The peak memory in MiB of where a function computed. Made by `peak_memory`.
+    """A function's peak memory in MiB, on the device that ran it. Returned by `peak_memory`.
 
-    ``host`` is the peak of the process in the host's memory, ``device`` that on the first GPU, None without one. The
-    number itself is ``device`` if there is one, and else ``host``.
+    ``host`` is the peak of host memory, ``device`` that of the first GPU, None without one. The value itself is
+    ``device`` if there is a GPU, else ``host``.
     """
 
     host: float
@@ -44,24 +44,22 @@ class Peak(float):
 
 
 def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
-    """Run ``function(**arguments)`` in a fresh Python and return the peak memory that it took, in MiB.
+    """Run ``function(**arguments)`` in a new Python process and return its peak memory in MiB.
 
-    Function and arguments are sent there by cloudpickle, with the variables around the function and, from a notebook,
-    the globals that it uses; what the function returns is dropped. On the CPU: the peak of resident memory above that
-    of the process with TensorFlow loaded, one operation run and the function received. Where TensorFlow sees GPUs: the
-    peak of its allocator on the first one; ``host`` of the result is the host's peak then, where pipelines and NumPy
-    keep their arrays.
+    Function and arguments are sent by cloudpickle, with the function's closure and, from a notebook, the globals that
+    it uses; the return value is discarded. On the CPU: the peak of resident memory, minus the process's memory after
+    loading TensorFlow, running one operation and receiving the function. Where TensorFlow sees GPUs: the peak of its
+    allocator on the first one; the result's ``host`` is then the host's peak, with the arrays of pipelines and NumPy.
 
-    The function sees one device, so `bt.mirrored` cannot be measured. XLA plans memory in another way than TensorFlow,
-    and Keras turns it on by itself where there is a GPU: compile with ``jit_compile=False`` to compare with
-    `plan_step`, or across machines.
+    The function sees one device, so `bt.mirrored` cannot be measured. XLA plans memory differently from TensorFlow, and
+    Keras enables it automatically on a GPU: compile with ``jit_compile=False`` to compare with `plan_step`, or across
+    machines.
 
-    On the CPU, building and compiling a small model is in it, with 40 to 200 MiB whatever the batch. Repetitions of one
-    step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, but for one of 30 that was 40 MiB higher.
+    On the CPU, building and compiling a small model is included: 40 to 200 MiB at any batch size. Repetitions of one
+    step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, except for 1 of 30, 40 MiB higher.
 
-    Raises TypeError for what is no function of these arguments and for what cloudpickle cannot send, RuntimeError with
-    the end of the traceback if the function raises, and with what is known if the process dies; TimeoutError after 10
-    minutes.
+    Raises TypeError if the function cannot be called with these arguments or cloudpickle cannot send them, RuntimeError
+    with the end of the traceback if the function raises or its process dies, TimeoutError after 10 minutes.
 
     Example::
 
@@ -74,7 +72,7 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
 
 
 def peak_within(seconds, function, arguments):
-    """Return the `Peak` of a function with a dictionary of arguments; raise TimeoutError after so many seconds."""
+    """Return the `Peak` of a function with a dictionary of arguments; raise TimeoutError after ``seconds``."""
     name = getattr(function, "__name__", repr(function))
     if not callable(function) or not takes(function, **arguments):
         given = ", ".join(arguments) or "no arguments"
@@ -97,13 +95,13 @@ def peak_within(seconds, function, arguments):
             f"{name} asks for several devices, and peak_memory gives a function one: what replicas take cannot be"
             " measured so. Leave out bt.mirrored and bt.devices, or ask bt.plan_step and bt.plan_cluster"
         )
-    last = [line[:LONGEST_LINE] for line in lines[-TRACEBACK_LINES:]]  # one has all that was sent there
+    last = [line[:LONGEST_LINE] for line in lines[-TRACEBACK_LINES:]]  # one line has all the packed data
     raise RuntimeError("\n".join([f"the process of {name}: {how}", *last]))
 
 
 def measure(packed):
-    """In the process of its own: run the function, and tell how far memory has risen."""
-    os.environ.pop("TF_CONFIG", None)  # it is no worker
+    """In the separate process: run the function, and print the increase in peak memory."""
+    os.environ.pop("TF_CONFIG", None)  # it is not a worker
     from bigtrain_nb.common.quiet import tf  # before the function's own import of TensorFlow
 
     function, arguments = pickle.loads(base64.b64decode(packed))

@@ -1,14 +1,14 @@
-"""All tasks meet before TensorFlow starts: who is missing, or differs, has a name then.
+"""Connect all tasks before TensorFlow starts, and name those that are missing or run something else.
 
-TensorFlow's own wait is an hour long and says nothing meanwhile, and it trains with whoever comes. The chief listens on
-its port in TF_CONFIG; each other task reports there and says what it runs. The chief lets all go, or refuses all with
-one sentence. They keep the connection until they end.
+TensorFlow itself waits for an hour without a message, and trains with any tasks that come. Here, the chief listens on
+its port in TF_CONFIG; each other task connects and reports what it runs. The chief lets them all start, or refuses all
+with one message. The connections stay open until the tasks end.
 
-SLURM does not say where all are: under it they meet once before that, on the first node. Each holds a free port, and
-tells the chief its rank and that port; the chief sees from which address it came, and tells all.
+SLURM does not give the tasks' addresses, so they first meet on the first node. Each holds a free port, and sends the
+chief its rank and that port; the chief adds the address from which it connected, and sends all addresses to all.
 
-Workers that train in step are done then: their chief's TensorFlow uses the same port a moment later. At its end the
-chief waits for theirs: it serves them, and TensorFlow prints alarms when it goes first.
+Synchronous workers need no more: their chief's TensorFlow uses the same port a moment later. At its end, the chief
+waits for the others to end: it serves them, and TensorFlow prints errors if it exits first.
 """
 
 import atexit
@@ -29,13 +29,13 @@ from bigtrain_nb.launch.cluster_spec import ClusterSpec, Place
 from bigtrain_nb.launch.same_run import differences
 from bigtrain_nb.launch.supervisor import free_ports
 
-GREETING = "bigtrain_nb"  # begins each message: the server of a TensorFlow that still runs may have the chief's port
+GREETING = "bigtrain_nb"  # begins each message: an older TensorFlow server may still use the chief's port
 LONGEST_MESSAGE = 2**20  # bytes
-BACKLOG = 4096  # all others may come at once
+BACKLOG = 4096  # all other tasks may connect at once
 PAUSE_SECONDS = 0.2
 TALK_SECONDS = 5.0
 TELL_SECONDS = 30.0
-LEAVE_SECONDS = 20.0  # on a busy machine the others may be that late
+LEAVE_SECONDS = 20.0  # on a busy machine the others may end that late
 ALL_ADDRESSES = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
 
 to_the_chief = []  # this worker's connection, open until the process ends
@@ -44,8 +44,8 @@ to_the_chief = []  # this worker's connection, open until the process ends
 def come_together(found, runs, seconds):
     """Return the `ClusterSpec` of all tasks, once they have met.
 
-    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Deadline` lasts for
-    ``seconds``. Sets TF_CONFIG. Raises RuntimeError that names this task's port if it is taken.
+    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` the result of `what_runs`, and ``seconds`` the timeout.
+    Sets TF_CONFIG. Raises RuntimeError that names this task's port if it cannot be used.
     """
     deadline = Deadline(seconds)
     spec = locate(found, deadline) if isinstance(found, Place) else found
@@ -62,9 +62,9 @@ def come_together(found, runs, seconds):
 
 
 def locate(place, deadline):
-    """Return the `ClusterSpec` of all tasks, each of which calls this with its `Place`: they tell where they are.
+    """Return the `ClusterSpec` of all tasks; each calls this with its `Place`, and they exchange addresses.
 
-    Raises RuntimeError when the deadline is over, naming those that are missing.
+    Raises RuntimeError after the deadline, naming the missing tasks.
     """
     with _held_port() as held:
         port = held.getsockname()[1]
@@ -78,10 +78,10 @@ def locate(place, deadline):
 
 
 def _gather_addresses(place, port, deadline):
-    """As the chief, whose TensorFlow will listen on this port: return the address of each task, and tell all.
+    """As the chief, whose TensorFlow will listen on this port: return all tasks' addresses, and send them to all.
 
-    Those that came by this host's loopback are on it too; they, and the chief, get the address at which others reached
-    the chief, or its name.
+    Tasks that connected by loopback are on this host; they and the chief get the address by which others reached the
+    chief, or its name.
     """
     with _server_at(place) as server:
         guests, said = _all_guests(server, place, deadline)
@@ -98,7 +98,7 @@ def _gather_addresses(place, port, deadline):
 
 
 def _server_at(place):
-    """Return a server where the chief was told to wait for the others."""
+    """Return a server at the address where the chief is to wait for the others."""
     host, port = host_and_port(place.chief)
     try:
         if host == "localhost" or _is_loopback(host):
@@ -113,7 +113,7 @@ def _server_at(place):
 
 
 def _held_port():
-    """Return a server on a free port of all addresses, outside those that the system gives to clients."""
+    """Return a server on all addresses, at a free port that is not ephemeral."""
     while True:
         with suppress(OSError):  # taken on another address
             return socket.create_server(("", free_ports(1)[0]), **ALL_ADDRESSES)
@@ -124,7 +124,7 @@ def _address(host, port):
 
 
 def _host(address):
-    """Return a socket's host; an IPv4 address in IPv6's clothes as IPv4."""
+    """Return a socket's host, with IPv4-mapped IPv6 addresses as IPv4."""
     host = ipaddress.ip_address(address[0].partition("%")[0])
     return str(getattr(host, "ipv4_mapped", None) or host)
 
@@ -139,8 +139,8 @@ def _is_loopback(host):
 def meet(spec, runs, deadline):
     """Return once all workers have come; ``spec`` is this worker's `ClusterSpec`.
 
-    Raises RuntimeError when the deadline is over, naming those that are missing or that run something else; OSError if
-    this task's port is taken.
+    Raises RuntimeError, naming the workers that are missing at the deadline or run something else; OSError if this
+    task's port is taken.
     """
     if spec.rank > 0:
         chief, _ = report(spec, runs, deadline)
@@ -151,7 +151,7 @@ def meet(spec, runs, deadline):
 
 
 def listening(spec, deadline):
-    """Return a server on this task's own address, once its name resolves, which may take a new host some time."""
+    """Return a server on this task's own address, once its name resolves, which can take a while on a new host."""
     host, port = host_and_port(spec.addresses[spec.rank])
     while True:
         try:
@@ -164,7 +164,7 @@ def listening(spec, deadline):
                 ) from None
             deadline.tell(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
             time.sleep(PAUSE_SECONDS)
-    # Some systems have their own name as a loopback address in /etc/hosts: other hosts cannot reach it there.
+    # Some systems map their own name to loopback in /etc/hosts, where other hosts cannot reach it.
     has_other_hosts = len({host_and_port(one)[0] for one in spec.addresses}) > 1
     if has_other_hosts and _is_loopback(address[0]):
         return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)
@@ -173,14 +173,13 @@ def listening(spec, deadline):
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
-        return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)  # behind a translation of addresses
+        return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)  # behind NAT
 
 
 def gather(server, spec, runs, deadline):
-    """As the chief: return a connection to each other task, by its rank, once all have come and run the same.
+    """As the chief: return a connection to each other task, by rank, once all have come and run the same.
 
-    Raises RuntimeError, here and in all that have come, for one that is missing at the end of the deadline, or that
-    runs something else.
+    Raises RuntimeError, here and in all connected tasks, if one is missing at the deadline or runs something else.
     """
     guests, runs_of = _all_guests(server, spec, deadline)
     problems = []
@@ -194,7 +193,7 @@ def gather(server, spec, runs, deadline):
 
 
 def _all_guests(server, spec, deadline):
-    """Return a connection to each other task, and what each runs, by rank, once all have come."""
+    """Return, by rank, a connection to each other task and its `what_runs`, once all have come."""
     guests, runs_of = {}, {}
     came = queue.Queue()
     server.settimeout(PAUSE_SECONDS)
@@ -213,12 +212,12 @@ def _all_guests(server, spec, deadline):
         deadline.tell(f"{spec.name(0)} waits for {names}")
         with suppress(TimeoutError):
             guest, _ = server.accept()
-            # in a thread of its own: one that is slow to say who it is holds up nobody
+            # in a separate thread, so that a slow one does not block the others
             threading.Thread(target=_hear_into, args=(came, guest, spec), daemon=True).start()
         while not came.empty():
             if heard_of := came.get():
                 rank, guest, what = heard_of
-                guests[rank], runs_of[rank] = guest, what  # in place of an earlier one, if it was started again
+                guests[rank], runs_of[rank] = guest, what  # replaces an earlier one, if the task was restarted
 
 
 def _hear_into(came, guest, spec):
@@ -226,7 +225,7 @@ def _hear_into(came, guest, spec):
 
 
 def hear(guest, spec):
-    """Return a guest's rank, its connection and what it runs; None if it is no task of this cluster."""
+    """Return a guest's rank, connection and `what_runs`; None if it is not a task of this cluster."""
     with suppress(OSError, TypeError, LookupError):
         said = heard(guest, time.monotonic() + TALK_SECONDS)
         rank, runs = said["rank"], said["runs"]
@@ -238,9 +237,9 @@ def hear(guest, spec):
 
 
 def report(spec, runs, deadline):
-    """As another task: return the connection to the chief, once it says that all have come, and its message.
+    """As another task: return the connection to the chief, and its message that all have come.
 
-    Raises RuntimeError with the chief's sentence if it refuses, or where it does not answer in time.
+    Raises RuntimeError with the chief's reason if it refuses, or if it does not answer in time.
     """
     while True:
         try:
@@ -262,13 +261,13 @@ def report(spec, runs, deadline):
 
 
 def send(connection, **message):
-    """Send a message, a line of JSON; one to somebody who has gone is lost."""
+    """Send a message, a line of JSON; lost if the receiver has disconnected."""
     with suppress(OSError):
         connection.sendall(f"{GREETING} {json.dumps(message)}\n".encode())
 
 
 def heard(connection, until):
-    """Return the next message; None if the other side hangs up, says something else, or nothing by ``until``."""
+    """Return the next message; None if the peer disconnects, sends something else, or nothing by ``until``."""
     line = bytearray()
     while b"\n" not in line and len(line) < LONGEST_MESSAGE:
         left = until - time.monotonic()
@@ -276,7 +275,7 @@ def heard(connection, until):
             return None
         more = b""
         with suppress(ConnectionError):
-            more = connection.recv(2**16)  # nothing of a next message: its sender waits for an answer first
+            more = connection.recv(2**16)  # no part of the next message: the sender waits for an answer
         if not more:
             return None
         line += more
@@ -289,7 +288,7 @@ def heard(connection, until):
 
 
 class Deadline:
-    """How long a task waits for the others; it tells every `TELL_SECONDS` for whom."""
+    """A timeout for the other tasks, which prints every `TELL_SECONDS` which are missing."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -307,7 +306,7 @@ class Deadline:
 
 
 def _answer(chief, deadline):
-    """Return the chief's message, {} if it hangs up; raise RuntimeError with its sentence if it refuses."""
+    """Return the chief's message, {} if it disconnects; raise RuntimeError with its reason if it refuses."""
     said = heard(chief, deadline.until + TALK_SECONDS) or {}  # so that the chief's wait ends first
     if "refused" in said:
         raise RuntimeError(said["refused"])
@@ -315,7 +314,7 @@ def _answer(chief, deadline):
 
 
 def refusal(guests, problem):
-    """Return the error for a problem, after telling it to all these guests."""
+    """Send a problem to all these guests, and return it as an error."""
     for guest in guests:
         send(guest, refused=problem)
     return RuntimeError(problem)
@@ -323,11 +322,11 @@ def refusal(guests, problem):
 
 def _has_hung_up(guest):
     readable, _, _ = select.select([guest], [], [], 0)
-    return bool(readable)  # a task says nothing more, so that only the end can be read
+    return bool(readable)  # a task sends nothing more, so only the end can be read
 
 
 def _leave_last(guests):
-    """Wait until the others have ended, unless an error ends this worker: they may wait for it then."""
+    """Wait until the others have ended, unless an error ends this worker, for which they may be waiting."""
     if hasattr(sys, "last_value"):
         return
     until = time.monotonic() + LEAVE_SECONDS

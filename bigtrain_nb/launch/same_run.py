@@ -1,6 +1,6 @@
-"""What a task runs, and in what two tasks differ: those that train together must run the same.
+"""Compare what two tasks run: tasks that train together must run the same.
 
-Workers with another learning rate, or an older copy of a file, train together without an error, and to a wrong result.
+Workers with different learning rates or versions of a file train together without an error, but with a wrong result.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ VARIABLES = ["KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
 
 
 def what_runs(may_differ=()):
-    """Return what this process runs, by what each part is called: files, arguments, versions, settings.
+    """Return what this process runs, as {name: value}: files, arguments, versions, settings.
 
-    Of the code that is the script and the modules beside it that are loaded by now. ``may_differ`` has the arguments,
-    like "--log-dir", that each task has a value of its own for.
+    Files are the script and the modules in its folder that are loaded by now. ``may_differ`` lists arguments, like
+    "--log-dir", whose value may differ between tasks.
 
-    Raises TypeError for a ``may_differ`` that is no list of names.
+    Raises TypeError if ``may_differ`` is a string.
     """
     if isinstance(may_differ, str):
         raise TypeError(f"may_differ={may_differ!r} must be a list of arguments: [{may_differ!r}]")
@@ -36,9 +36,9 @@ def what_runs(may_differ=()):
 
 
 def differences(other, mine):
-    """Return a sentence for each thing in which another task differs from this one, the chief.
+    """Return a sentence for each difference between another task and this one, the chief.
 
-    Files that only one of them has loaded by now are no difference.
+    Files that only one of them has loaded by now do not count.
     """
     found = []
     for what in sorted({*other, *mine}):
@@ -50,9 +50,9 @@ def differences(other, mine):
 
 
 def arguments(words):
-    """Return a command line's values by the names of its options: ["--rate", "0.1", "-v"] is {"--rate": "0.1", ...}.
+    """Return a command line's values by option: {"--rate": "0.1", "-v": ""} of ["--rate", "0.1", "-v"].
 
-    Those before the first option are called by their place, "1", "2", ...
+    Values before the first option are named by position, "1", "2", ...
     """
     values = {}
     name = None
@@ -66,7 +66,7 @@ def arguments(words):
 
 
 def _own_files():
-    """Return a short hash of the script, and of each loaded module beside it, by the path from the script's folder."""
+    """Return a short hash of the script and of each loaded module in its folder, by relative path."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is None or not Path(script).is_file():
         return {}
@@ -86,7 +86,7 @@ def _own_files():
 
 
 def _of_keras():
-    """Return the settings of Keras that a model is built with."""
+    """Return the global Keras settings that affect a model."""
     return {
         "Keras' floatx": keras.config.floatx(),
         "Keras' dtype policy": keras.config.dtype_policy().name,

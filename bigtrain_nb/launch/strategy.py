@@ -1,4 +1,4 @@
-"""The strategy for wherever this process runs: one device, several, or one of several workers."""
+"""Choose the distribution strategy for this process: one device, several, or one of several workers."""
 
 from collections.abc import Sequence
 
@@ -14,25 +14,24 @@ def strategy(
     timeout: float = 600,
     may_differ: Sequence[str] = (),
 ) -> tf.distribute.Strategy:
-    """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
+    """Return the `tf.distribute` strategy for this process, and print which it is and why.
 
-    As one of several workers: a `MultiWorkerMirroredStrategy` over all of them, once all have come. A worker is told
-    where all are by TF_CONFIG. SLURM's srun tells it its rank, how many there are, and the first node: then each
-    listens on a free port, they tell each other where, and TF_CONFIG is set. Each process takes all GPUs that it sees:
-    under SLURM each task needs its own (--gpus-per-task).
+    As one of several workers: a `MultiWorkerMirroredStrategy` over all of them, once all have come. A worker reads all
+    addresses from TF_CONFIG. SLURM's srun gives it only its rank, the world size and the first node: then each listens
+    on a free port, they exchange addresses, and TF_CONFIG is set. Each process uses all GPUs that it sees: under SLURM,
+    assign each task its own (--gpus-per-task).
 
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
-    TensorFlow runs anything. On the CPU each worker is one device. Workers with GPUs sum their gradients by NCCL, and
-    others by a ring of TensorFlow's own over gRPC; the printed line says which.
+    TensorFlow runs anything. On the CPU each worker is one device. Workers with GPUs sum their gradients with NCCL,
+    others with TensorFlow's ring over gRPC; the printed line names the method.
 
-    When they meet, the tasks compare what they run: the script and the modules beside it that are loaded by now,
-    arguments, versions, Keras' settings, and the number of GPUs. ``may_differ`` has the arguments for which each task
-    may have a value of its own, like ["--log-dir"].
+    When they meet, the tasks compare what they run: the script and the modules in its folder that are loaded by now,
+    arguments, versions, Keras settings, and the number of GPUs. ``may_differ`` lists arguments whose value may differ
+    between tasks, like ["--log-dir"].
 
-    Raises ValueError for a TF_CONFIG, or other variables, that cannot be, and where only another launcher's, such as
-    WORLD_SIZE=2, say that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run
-    already, if the tasks do not run the same, or if they have not all come after ``timeout`` seconds: it names those
-    that differ or do not answer.
+    Raises ValueError for an invalid TF_CONFIG or other variables, and if only another launcher's, such as WORLD_SIZE=2,
+    show that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run already, if
+    the tasks do not run the same, or if some are missing after ``timeout`` seconds: it names the tasks.
 
     Example::
 
@@ -56,7 +55,7 @@ def strategy(
 
 
 def _options_for(gpus):
-    """NCCL where there are GPUs: left to itself TensorFlow takes its ring even there (tensorflow issue 50178)."""
+    """Return options with NCCL on GPUs, where TensorFlow's default would be its ring (tensorflow issue 50178)."""
     ways = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.experimental.CommunicationOptions(implementation=ways.NCCL if gpus else ways.RING)
 

@@ -1,12 +1,11 @@
-"""The process between a job and its workers: it starts them, passes on what they print, and ends them all.
+"""The process between a job and its workers: it starts them, forwards their output, and ends them all.
 
-A kernel can be killed at any moment, and its workers must not outlast it. So they are this process's children: it sees
-its parent go, however that went, and ends them. On Linux they also die with this process, should it be killed itself.
+A kernel can be killed at any moment, and its workers must not outlive it. So they are children of this process, which
+notices the end of its parent in any case and ends them. On Linux they also die if this process is killed.
 
-It needs the standard library only, so that it starts at once. Standard input brings an order, a line of JSON; whatever
-comes after it, be it the end of the input, means that all shall end. Events go to standard output as lines of JSON.
-Each worker has two threads, one for its lines and one for its end. The main thread looks, asks `next_step` what to do,
-and does it.
+It needs only the standard library, so it starts immediately. It reads an order, a line of JSON, from standard input;
+any further input, or its end, is the signal to end all workers. Events go to standard output as lines of JSON. Each
+worker has two threads, one for its output and one for its end. The main thread polls, calls `next_step`, and acts.
 """
 
 import ctypes
@@ -30,10 +29,10 @@ TICK_SECONDS = 0.02
 TERM_SECONDS = 5.0
 LATELY_SECONDS = 5.0
 LAST_WORDS_SECONDS = 3.0
-STEADY_SECONDS = 60.0  # who has run that long before it failed is started again at once
+STEADY_SECONDS = 60.0  # a worker that fails after that long is restarted without a pause
 LONGEST_PAUSE_SECONDS = 30.0
 LEAST_PORT, MOST_PORT = 10_000, 65_535
-CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the system gives these ports to whoever connects
+CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ephemeral ports
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -41,7 +40,7 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True)
 class State:
-    """What is known of a worker: its exit code, and some times."""
+    """A worker's exit code, and some times."""
 
     code: int | None = None  # None while it runs
     began: float = 0.0
@@ -49,20 +48,20 @@ class State:
     raised: float = 0.0  # when it last printed a traceback
 
     def was_steady(self):
-        """Return whether it had run for a while before it ended."""
+        """Return whether it ran for at least `STEADY_SECONDS`."""
         return self.ended - self.began >= STEADY_SECONDS
 
     def began_to_fail(self):
-        """Return when it printed its last traceback, if it ended soon after that, or else when it ended."""
+        """Return the time of its last traceback, if it ended soon after that, else the time of its end."""
         return self.raised if self.raised > self.ended - LATELY_SECONDS else self.ended
 
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next.
+    """The next action.
 
-    "wait"; "end", which begins the end for a ``cause``: "success", "failure" of a worker, "stopped" or "timeout";
-    "kill" those that still run; "start all" again; "finish".
+    "wait"; "end", which begins the shutdown, with a ``cause``: "success", "failure" of a worker, "stopped" or
+    "timeout"; "kill" the workers that still run; "start all" again; "finish".
     """
 
     what: str
@@ -72,9 +71,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Known:
-    """All that the next step depends on. Times are seconds of one clock, ``pauses`` the restarts in quick succession.
+    """Inputs of `next_step`. Times are in seconds of one clock; ``restarts_in_a_row`` are those in quick succession.
 
-    ``end`` is the step that began the end, and ``end_at`` when that was.
+    ``end`` is the step that began the shutdown, and ``end_at`` its time.
     """
 
     workers: list
@@ -89,10 +88,10 @@ class Known:
 
 
 def next_step(known):
-    """Return the `Step` that follows from what is `Known`.
+    """Return the next `Step`.
 
-    The end begins ``grace_period`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to
-    those that run, and SIGKILL 5 s later. Its cause is what came first. Who ends after that has not failed by itself.
+    The shutdown begins ``grace_period`` seconds after a failure, at the deadline, or at the client's request: SIGTERM
+    to the running workers, and SIGKILL 5 s later. The first event is the cause; workers that end later did not fail.
     """
     if known.end is None:
         return _step_before_the_end(known)
@@ -123,7 +122,7 @@ def _step_before_the_end(known):
 
 
 def pause_before_restart(known, failed):
-    """Return the seconds to wait: 0 at first, then 1, 2, 4, ..., unless the one that failed had run for a while."""
+    """Return the seconds to wait: 0 at first, then 1, 2, 4, ..., and 0 if the failed worker was steady."""
     if known.restarts_in_a_row == 0 or failed.was_steady():
         return 0.0
     doublings = min(known.restarts_in_a_row - 1, 10)
@@ -131,22 +130,22 @@ def pause_before_restart(known, failed):
 
 
 def first_to_fail(workers, failed):
-    """Return which of those that ``failed`` failed first, which need not have ended first.
+    """Return which of the ``failed`` workers failed first, which is not always the first that ended.
 
-    One that a signal killed comes first: the others can notice before the system has cleared it away. SIGABRT does not
-    count, for TensorFlow ends like that when a peer is gone. Else it is who printed a traceback first: such a worker
-    may take long to end, and the others may end before it.
+    Workers killed by a signal have precedence: the others can notice before the system has reaped them. SIGABRT does
+    not count, because TensorFlow aborts when a peer is gone. Otherwise it is the first that printed a traceback: it may
+    take long to end, and the others may end before it.
     """
     killed = [index for index in failed if workers[index].code < 0 and workers[index].code != -signal.SIGABRT]
     return min(killed or failed, key=lambda index: workers[index].began_to_fail())
 
 
 class CannotStart(Exception):
-    """A process that the system does not start; says which, and the system's reason."""
+    """A process could not be started; the message has its name and the system's reason."""
 
 
 class Worker:
-    """One worker: a process that leads a group of its own. The supervisor tells what it prints, and its end."""
+    """One worker: a process that leads its own group. Its output and end are reported by the supervisor."""
 
     def __init__(self, supervisor, index, environment):
         self.supervisor = supervisor
@@ -157,7 +156,6 @@ class Worker:
         self.began = self.ended = self.raised = 0.0
 
     def start(self):
-        """Start its process."""
         self.began = time.monotonic()
         try:
             self.process = subprocess.Popen(
@@ -173,7 +171,7 @@ class Worker:
             raise CannotStart(f"{self.task['name']} could not be started: {_reason(error)}") from None
 
     def follow(self):
-        """Give it its source on standard input; from now on tell what it prints, and note its end."""
+        """Send its source to standard input; then report its output and end."""
         reader = threading.Thread(target=self._read, daemon=True)
         try:
             reader.start()
@@ -182,12 +180,12 @@ class Worker:
             raise CannotStart(f"{self.task['name']} could not be started: {error}") from None
 
     def signal(self, number):
-        """Send a signal to it, and to what it has started."""
+        """Send a signal to it and its children."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def state(self):
-        code = self.code  # before its end, which another thread notes first
+        code = self.code  # read before the time of its end, which another thread sets first
         return State(code, self.began, self.ended, self.raised)
 
     def _read(self):
@@ -202,7 +200,7 @@ class Worker:
     def _wait(self, reader):
         code = self.process.wait()
         self.ended = time.monotonic()
-        self.signal(signal.SIGKILL)  # what it has started and left behind
+        self.signal(signal.SIGKILL)  # its remaining children
         reader.join(LAST_WORDS_SECONDS)
         self.supervisor.tell(worker=self.index, code=code)
         self.code = code
@@ -217,9 +215,9 @@ def _reason(error):
 
 
 class Supervisor:
-    """Carries out an order: runs the workers, again after a failure as often as the order allows.
+    """Runs an order's workers, and restarts them after a failure as often as the order allows.
 
-    Events go to the process that wants the workers. All are ended once it says so, or has ended itself.
+    Events go to the parent process. All workers are ended on its request, or once it has ended.
     """
 
     def __init__(self, order):
@@ -236,7 +234,7 @@ class Supervisor:
         self.lock = threading.Lock()
 
     def tell(self, **event):
-        """Send an event; one at a time, and none to a pipe that only a forked child keeps open."""
+        """Send an event, one at a time; none if the parent has ended and only a forked child keeps the pipe open."""
         if os.getppid() == self.parent:
             with self.lock, suppress(BrokenPipeError):
                 print(json.dumps(event), flush=True)
@@ -278,7 +276,7 @@ class Supervisor:
         return {"restarted": self.restarts, "pids": pids, "codes": [worker.code for worker in self.workers]}
 
     def watch(self):
-        """Look, ask what to do next, and do it, until the job is over."""
+        """Poll and carry out the next step, until the job is over."""
         while True:
             self.look()
             known = self.known()
@@ -298,7 +296,7 @@ class Supervisor:
                 return
 
     def look(self):
-        """Note whether all shall end, after a moment in which that may be said."""
+        """Wait briefly for a request to end all workers, and note it."""
         readable, _, _ = select.select([] if self.stopped else [0], [], [], TICK_SECONDS)
         if readable or os.getppid() != self.parent:
             self.stopped = True
@@ -306,16 +304,16 @@ class Supervisor:
             self.bury_an_adopted_one()
 
     def bury_an_adopted_one(self):
-        """Clear away a process that has ended and was left to this one by what a worker had started."""
+        """Reap an orphaned descendant of a worker, which this process has adopted."""
         with suppress(ChildProcessError):
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended and ended.si_pid not in [worker.process.pid for worker in self.workers]:
                 os.waitpid(ended.si_pid, 0)
 
     def end_what_is_left(self):
-        """Kill what the workers have started and left behind, also in sessions of their own. Workers have ended.
+        """Kill the remaining descendants of the workers, in other sessions too. The workers have ended.
 
-        Linux gives such processes to this one; when one ends, its own children follow.
+        On Linux, this process adopts them, and then their children as they end.
         """
         until = time.monotonic() + LAST_WORDS_SECONDS
         while (pids := children() if LIBC else []) and time.monotonic() < until:
@@ -348,10 +346,9 @@ class Supervisor:
 
 
 def free_ports(count):
-    """Return ports of 127.0.0.1 that nobody listens on, drawn at random.
+    """Return free ports of 127.0.0.1, drawn at random.
 
-    They are not among those that the system gives to clients, if it tells which these are: it will be seconds until
-    TensorFlow takes them.
+    The system's ephemeral ports, if known, are excluded, because TensorFlow opens the ports only seconds later.
     """
     candidates = range(LEAST_PORT, MOST_PORT + 1)
     with suppress(OSError):
@@ -371,11 +368,11 @@ def free_ports(count):
 
 
 def children():
-    """Return the process ids of this process' children that have not ended."""
+    """Return the process ids of this process's children that have not ended."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]  # its name is any bytes
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]  # names may be any bytes
             if int(parent) == os.getpid() and state != "Z":
                 found.append(int(stat.parent.name))
     return found
@@ -387,7 +384,7 @@ def main():
     if LIBC:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     supervisor.run()
-    os._exit(0)  # without a look at threads that still stand at a pipe
+    os._exit(0)  # without waiting for threads that are blocked on a pipe
 
 
 if __name__ == "__main__":

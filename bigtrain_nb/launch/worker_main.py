@@ -1,4 +1,4 @@
-"""Run the code on standard input as a worker's main module; tracebacks show its lines, and only those."""
+"""Run the code on standard input as a worker's main module; tracebacks show its lines only."""
 
 import linecache
 import os
@@ -10,7 +10,7 @@ FILE = "<workers>"
 
 
 def main():
-    source = sys.stdin.buffer.read().decode()  # UTF-8, whatever the locale is
+    source = sys.stdin.buffer.read().decode()  # UTF-8 in any locale
     linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module

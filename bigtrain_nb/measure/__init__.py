@@ -1,1 +1,1 @@
-"""How fast is it, and is the difference real? Without TensorFlow."""
+"""Throughput measurements and comparisons, without importing TensorFlow."""

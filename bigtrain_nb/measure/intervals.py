@@ -1,4 +1,4 @@
-"""Intervals: for the median of one measurement's rounds, for the mean of values, for the ratio of two sources."""
+"""Confidence intervals for a median of rounds, for a mean, and for the ratio of two sources."""
 
 import math
 
@@ -6,26 +6,26 @@ import numpy as np
 
 CONFIDENCE = 0.95
 SCATTER, SCATTER_ROUNDS = 0.25, 3
-"""Before anything is measured: logarithms of a ratio scatter by 0.25 from round to round. That counts as 3 rounds."""
+"""Prior: the logarithm of a ratio has a standard deviation of 0.25 between rounds. It has the weight of 3 rounds."""
 BETWEEN, WITHIN = 0.12, 2.0
-"""Where the noise within windows is known, rounds are expected to scatter by 0.12, and by twice what that noise makes
-of a round, as windows differ by more than what their parts show; but by no more than `SCATTER`."""
+"""Prior where the noise within windows is known: 0.12 between rounds plus twice that noise, added in quadrature and at
+most `SCATTER`. The factor of two is there because windows differ by more than their parts show."""
 LUCK, LUCK_INSTANCES = 0.03, 2
-"""And instances of one source differ by 3 % (a standard deviation). That counts as 2 instances. What was measured, and
-chosen by it, stands in benchmarks/README.md, "Does the measuring tell the truth?"."""
+"""Prior: instances of one source have a standard deviation of 3 %, with the weight of 2 instances. The measurements
+behind these constants are in benchmarks/README.md, "Does the measuring tell the truth?"."""
 INSTANCES_TO_SEE_LUCK = 4
 
 
 def median_interval(rounds):
-    """Return ``(low, high)``: an interval for the median of a few rounds of one measurement.
+    """Return ``(low, high)``: a 95 % confidence interval for the median of the rounds of one measurement.
 
-    The interval runs between two order statistics, chosen by the normal approximation of the binomial: at least 95 % of
-    the time it holds the true median, whatever the shape of the noise, so a skewed round does no harm (J.-Y. Le
-    Boudec, "Performance Evaluation of Computer and Communication Systems", 2010, section 2.2; recommended for
-    timings by T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC 2015).
-    That argument needs independent rounds. Rounds that drift resemble their neighbours, so the number of rounds is
-    first reduced to an effective one, ``n (1 - r) / (1 + r)`` with r the lag-1 autocorrelation of the ranks.
-    With too few rounds for 95 %, it is the whole range.
+    The ends are two order statistics, chosen by the normal approximation of the binomial. The interval holds the true
+    median at least 95 % of the time, whatever the distribution of the noise (J.-Y. Le Boudec, "Performance Evaluation
+    of Computer and Communication Systems", 2010, section 2.2; recommended for timings by T. Hoefler and R. Belli,
+    "Scientific Benchmarking of Parallel Computing Systems", SC 2015).
+    This requires independent rounds. Drift correlates neighboring rounds, so n is first reduced to an effective sample
+    size, ``n (1 - r) / (1 + r)`` with r the lag-1 autocorrelation of the ranks.
+    With too few rounds for 95 %, the interval is the full range.
     """
     ordered, n = sorted(rounds), len(rounds)
     ranks = np.argsort(np.argsort(rounds, kind="stable"))
@@ -39,10 +39,10 @@ def median_interval(rounds):
 
 
 def mean_interval(values, error=1 - CONFIDENCE):
-    """Return ``(mean, low, high)`` for the mean of independent values.
+    """Return ``(mean, low, high)``: Student's interval for the mean of independent values.
 
-    Student's interval: the true mean lies outside in a share ``error`` of all cases, also with few values, unless some
-    of them are far from all others on one side. With fewer than two values its ends are infinite.
+    It misses the true mean in a fraction ``error`` of cases, even with few values, unless outliers skew them. With
+    fewer than two values its ends are infinite.
     """
     values = np.asarray(values, float)
     if len(values) < 2:
@@ -52,10 +52,10 @@ def mean_interval(values, error=1 - CONFIDENCE):
 
 
 def expected_scatter(noise, of_other):
-    """Return how much logarithms of a ratio scatter from round to round, as far as is known without looking at them.
+    """Return the expected standard deviation between rounds of the logarithm of a ratio, before seeing its values.
 
-    ``noise`` and ``of_other``: the standard errors of the logarithm of each source's rate in a window, as the parts
-    of windows show them; None where they are not known. What changes between windows, they do not show.
+    ``noise`` and ``of_other``: the standard errors of the logarithm of each source's rate in a window, estimated from
+    the parts of windows; None if unknown. They do not include variation between windows.
     """
     if noise is None or of_other is None:
         return SCATTER
@@ -63,16 +63,16 @@ def expected_scatter(noise, of_other):
 
 
 def ratio_interval(values, instances, error, scatter=SCATTER):
-    """Return ``(mean, low, high)`` for the logarithm of the ratio of two sources, and the share of luck in the width.
+    """Return ``(mean, low, high)`` for the logarithm of the ratio of two sources, and the instances' variance share.
 
-    ``values``: that logarithm in each round; ``instances``: for each round, the number of those that it visited.
-    ``scatter``: how much the values were expected to scatter, see `expected_scatter`.
+    ``values``: that logarithm in each round; ``instances``: for each round, the number of the instances measured.
+    ``scatter``: the expected standard deviation of the values, see `expected_scatter`.
 
-    The variance of the mean is that of rounds / their number + that of luck / the number of instances. To the scatter
-    of the rounds something is added that was known before, as if a few rounds more had been seen, so that two or three
-    rounds that agree by chance promise little. So it is with luck: with fewer than four instances it is what was known
-    before; from four on, the means of instances show it too. Student's quantile is taken at Welch and Satterthwaite's
-    degrees of freedom for a sum of variances (B. L. Welch, Biometrika 34, 1947).
+    The variance of the mean is the variance between rounds / their number + the variance between instances / their
+    number. The variance between rounds is pooled with a prior that has the weight of a few rounds, so two or three
+    rounds that happen to agree do not give a narrow interval. The variance between instances is the prior alone for
+    fewer than four instances; from four on, it is pooled with the variance of the instances' means. Student's quantile
+    uses the Welch-Satterthwaite degrees of freedom for a sum of variances (B. L. Welch, Biometrika 34, 1947).
     """
     values = np.asarray(values, float)
     rounds = len(values)
@@ -86,7 +86,7 @@ def ratio_interval(values, instances, error, scatter=SCATTER):
     seen = rounds - (len(numbers) if sees_luck else 1)
     of_round = ((values - middles) ** 2).sum() + SCATTER_ROUNDS * scatter**2
     of_round /= seen + SCATTER_ROUNDS
-    of_luck, luck_seen = 2 * LUCK**2, 28  # of the two together; known before, so with nearly normal tails
+    of_luck, luck_seen = 2 * LUCK**2, 28  # of both sources; a prior, so with nearly normal tails
     if sees_luck:
         luck_seen = len(numbers) - 1
         between = max(0.0, means.var(ddof=1) - of_round * (1 / sizes).mean())
@@ -101,7 +101,7 @@ def ratio_interval(values, instances, error, scatter=SCATTER):
 
 
 def student_quantile(error, freedom):
-    """Return how many standard errors lie between a mean and each end of its interval."""
-    from scipy.special import stdtrit  # takes a tenth of a second, which `import bigtrain_nb` need not
+    """Return the distance from a mean to each end of its interval, in standard errors."""
+    from scipy.special import stdtrit  # slow: 0.1 s, so not at `import bigtrain_nb`
 
     return float(stdtrit(freedom, 1 - error / 2))

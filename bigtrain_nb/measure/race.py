@@ -1,8 +1,8 @@
-"""Which of many settings is the fastest? All take turns, and those that are surely slower leave the race.
+"""Which of many settings is the fastest? All are interleaved, and significantly slower ones are eliminated early.
 
-To measure 24 settings equally long is a waste: most are far behind after a few rounds (see `rounds`). What a race must
-not do is lose the best one by bad luck, and luck has many chances: each of the others may look faster, at each look. So
-the error that is allowed, one race in twenty, is divided by the number of both (Bonferroni's correction).
+Measuring 24 settings equally long is wasteful: most are far behind after a few rounds (see `rounds`). But a race must
+not eliminate the best one, which any other setting may seem to beat at any interim check. So the allowed error, one
+race in twenty, is divided by the number of settings and of checks (Bonferroni's correction).
 """
 
 import json
@@ -24,16 +24,16 @@ from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.rounds import Rounds, check_factories
 
 CHECKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
-"""After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
+"""Rounds before each interim check. Even: the next round runs in reverse order, which cancels drift within a round."""
 
 
 @dataclass(frozen=True, repr=False)
 class Race(Comparison):
-    """What is known of many settings that took turns, until those that were surely slower were eliminated.
+    """The result of measuring many settings interleaved while eliminating significantly slower ones.
 
-    `results`: the fastest first, then those eliminated. `settings`: {name: settings}. `eliminated`: {name: after how
-    many rounds}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all interim
-    checks, and so do all lower ends.
+    `results`: the fastest first, then the eliminated ones. `settings`: {name: settings}. `eliminated`: {name: rounds
+    before elimination}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all
+    interim checks, and so do all lower ends.
     """
 
     settings: dict[str, dict] = field(kw_only=True)
@@ -41,7 +41,7 @@ class Race(Comparison):
 
     @property
     def remaining(self) -> list[str]:
-        """The names of those that cannot be told apart, the highest mean first."""
+        """The names of the settings that were not eliminated, the highest mean first."""
         return [name for name in self.names if name not in self.eliminated]
 
     @property
@@ -51,12 +51,12 @@ class Race(Comparison):
 
     @property
     def answer(self) -> str:
-        """Who remains, in a sentence."""
+        """The remaining settings, in a sentence."""
         what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
         return f"{what} ({len(self.remaining)} of {len(self.results)}): {', '.join(self.remaining)}."
 
     def to_dict(self) -> dict:
-        """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
+        """Raises ValueError for settings that change in a JSON round trip, such as functions and tuples."""
         for chosen in self.settings.values():
             for choice, value in chosen.items():
                 if json.loads(json.dumps(value, default=repr)) != value:
@@ -79,18 +79,18 @@ class Race(Comparison):
 
 
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
-    """Measure all combinations of the choices in turns; return a `Race`, whose `finalists` are the answer.
+    """Measure all combinations of the choices, interleaved; return a `Race`, whose `finalists` are the answer.
 
     `build(**settings)` returns a source as for `throughput`; each choice is a list. Each setting is built once and
-    warmed up, and all stay in memory until they are eliminated. `seconds` are for measuring, as for `compare`. After 4,
-    6, 8, 12, 18, 28 and 40 rounds those are eliminated that are slower than the leader: the whole interval says so, and
-    it is so wide that the fastest one is eliminated in at most one race of twenty. As instances differ by chance,
-    settings within about 15 % of each other may stay together: compare `finalists` by `bt.compare`. The race ends when
-    one remains, after 40 rounds, or when `seconds` do not suffice until the next check, but not before the first one.
-    `progress` is as for `compare`.
+    warmed up, and stays in memory until it is eliminated. `seconds` is the measuring time, as for `compare`. After 4,
+    6, 8, 12, 18, 28 and 40 rounds, settings significantly slower than the leader are eliminated. The intervals are wide
+    enough that the fastest one is eliminated in at most one race in twenty. Because instances differ, settings within
+    about 15 % of each other may all remain: compare `finalists` with `bt.compare`. The race ends when one remains,
+    after 40 rounds, or when `seconds` would run out before the next check, but not before the first check. `progress`
+    is as for `compare`.
 
-    Raises ValueError for fewer than two combinations, for a choice that is no list and for values that read alike, such
-    as 1 and "1", and whatever `compare` raises.
+    Raises ValueError for fewer than two combinations, for a choice that is not a list and for values with the same
+    string, such as 1 and "1", and everything that `compare` raises.
 
     Example::
 
@@ -118,7 +118,7 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
 
 
 def standings_at_checks(build, settings, seconds, progress=None):
-    """Yield the `Race` as it stands at each interim check; `settings`: {name: settings}."""
+    """Yield the `Race` so far at each interim check; `settings`: {name: settings}."""
     factories = {name: partial(build, **chosen) for name, chosen in settings.items()}
     check_factories(factories)
     seconds = scaled_seconds(seconds)
@@ -146,7 +146,7 @@ def standings_at_checks(build, settings, seconds, progress=None):
 
 
 def _standings(rounds, settings, eliminated):
-    """Those that remain come first, and those that ran longer before others, in the order of their mean rates."""
+    """Return the `Race` so far: remaining settings first, then later eliminated ones, each by descending mean rate."""
 
     def place(name):
         logs = [math.log(rate) for rate in rounds.rates(name)]
@@ -158,9 +158,9 @@ def _standings(rounds, settings, eliminated):
 
 
 def load(path: str | os.PathLike) -> Result | Comparison | Race:
-    """Read a `Result`, a `Comparison` or a `Race` that was saved.
+    """Read a saved `Result`, `Comparison` or `Race`.
 
-    Raises ValueError for a file that holds none, FileNotFoundError if there is no file.
+    Raises ValueError for a file with other contents, FileNotFoundError if there is no file.
 
     Example::
 
@@ -176,7 +176,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
             instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
         race = {}
         if "settings" in fields:
-            key = "eliminated" if "eliminated" in fields else "left"  # as it was called before
+            key = "eliminated" if "eliminated" in fields else "left"  # its former name
             race = {"settings": fields["settings"], "eliminated": fields[key]}
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(

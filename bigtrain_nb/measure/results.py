@@ -1,7 +1,7 @@
-"""What a measurement gives back: rates with intervals, ratios with one of four verdicts, and their JSON.
+"""Results of measurements: rates with confidence intervals, ratios with one of four verdicts, and their JSON.
 
-A verdict is "faster" or "slower" where the whole interval lies more than 2 % off 1, "same" where it lies within 2 % of
-1, and "unclear" in all other cases: nobody can tell yet, and measuring longer may.
+A verdict is "faster" or "slower" if the entire interval is more than 2 % away from 1, "same" if it is within 2 % of 1,
+and otherwise "unclear": a longer measurement may decide.
 """
 
 import json
@@ -20,17 +20,17 @@ from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.intervals import expected_scatter, median_interval, ratio_interval
 
 PRACTICALLY_SAME = 0.02
-"""Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
+"""Ratios within 2 % of 1 count as the same: smaller differences are not worth a change."""
 TIGHT = 1.1
-"""Times. A comparison may end before its time where no end of an interval is farther than this from the middle."""
+"""A comparison may end early if no interval extends beyond this factor of its middle."""
 CLOSE = 1.5
-"""Times. What may be farther apart than this and is not clear is not close: it is noisy."""
+"""An unclear ratio within this factor of 1 is called close, beyond it noisy."""
 MOSTLY_LUCK = 0.5
-"""Of the variance. Where luck has more of it, more rounds of the same instances hardly help."""
+"""Share of the variance between instances above which more rounds of the same instances hardly help."""
 
 
 class Saved:
-    """Can be written to a file."""
+    """Base of results that can be saved to a file."""
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all rounds and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
@@ -39,14 +39,14 @@ class Saved:
 
 @dataclass(frozen=True, repr=False)
 class Result(Saved, cards.Shown):
-    """The rate of one source: every measured round, their median and its interval.
+    """The throughput of one source: all measured rounds, their median and its confidence interval.
 
-    ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
-    iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
-    ``note`` says what a reader should know, or is empty. ``noise`` is the standard error of the logarithm of a round's
-    rate, as far as the parts of rounds show it; None means that it is not known. ``machine`` describes the machine of
-    a loaded result; None means this one. ``low`` and ``high`` are the ends of a 95 % interval for the median; of fewer
-    than six rounds they are the lowest and the highest.
+    ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from requesting an
+    iterator to its first batch, in seconds; ``examples`` and ``seconds`` are totals over all rounds; ``note`` is a
+    caveat, or empty. ``noise`` is the standard error of the logarithm of a round's rate, estimated from the parts of
+    rounds, or None if unknown. ``machine`` describes the machine of a loaded result; None means this one. ``low`` and
+    ``high`` are the ends of a 95 % interval for the median; with fewer than six rounds they are the minimum and the
+    maximum.
 
     Example::
 
@@ -94,9 +94,8 @@ class Result(Saved, cards.Shown):
 class Ratio(cards.Shown):
     """How many times faster ``a`` is than ``b``, between ``low`` and ``high``, with a verdict.
 
-    ``median`` is the middle of what was measured: in a comparison the geometric mean over rounds. ``advice``: where
-    nobody can tell yet, what to do, in a sentence. ``details``: how it was measured. A single round has no interval:
-    ``low`` is 0 and ``high`` infinite.
+    ``median`` is the middle: in a comparison the geometric mean over rounds. ``advice``: what to do about an unclear
+    verdict. ``details``: how it was measured. A single round has no interval: ``low`` is 0 and ``high`` infinite.
     """
 
     a: str
@@ -110,7 +109,7 @@ class Ratio(cards.Shown):
 
     @property
     def verdict(self) -> str:
-        """Return "faster", "slower", "same" (the whole interval lies within 2 % of 1) or "unclear"."""
+        """Return "faster", "slower", "same" (the entire interval is within 2 % of 1) or "unclear"."""
         most = 1 + PRACTICALLY_SAME
         if self.low > most:
             return "faster"
@@ -130,12 +129,12 @@ class Ratio(cards.Shown):
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Saved, cards.Shown):
-    """Several sources that took turns in rounds.
+    """Several sources measured in interleaved rounds.
 
-    ``results``: {name: `Result`}; round i of each is its rate in round i. ``error``: the share of comparisons in which
-    at least one interval against the first source misses the truth, at this look. ``instances``: for each round, the
-    number of the instances that it visited, () for one of each. ``seconds``: how long the rounds took. ``notes``:
-    what makes these intervals worse than they say.
+    ``results``: {name: `Result`}, whose ``rounds`` are in the same order. ``error``: the share of comparisons in which
+    at least one interval against the first source misses the true ratio, at this interim check. ``instances``: for each
+    round, the number of the instances measured, () for one of each. ``seconds``: duration of all rounds. ``notes``:
+    reasons to trust the intervals less.
 
     Example::
 
@@ -152,7 +151,7 @@ class Comparison(Saved, cards.Shown):
     seconds: float | None = None
     notes: tuple[str, ...] = ()
     extend_with: Callable | None = field(default=None, compare=False)
-    """Measures on: a function of seconds and progress that returns the `Comparison` of all rounds, or None."""
+    """A function of seconds and progress that measures more rounds and returns the `Comparison` of all; or None."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,20 +164,20 @@ class Comparison(Saved, cards.Shown):
 
     @property
     def is_tight(self) -> bool:
-        """Whether every interval against the first source lies within 10 % of its middle."""
+        """Whether every interval against the first source is within 10 % of its middle."""
         return all(ratio.high < TIGHT * ratio.median for ratio in self._ratios())
 
     def ratio(self, a: str, b: str) -> Ratio:
         """Return the `Ratio` of a's rate over b's.
 
-        Its interval is so wide that those of all sources against the first one hold together (Bonferroni's
-        correction); if neither is the first, those of all pairs.
+        Its interval is widened so that the intervals of all sources against the first one hold simultaneously
+        (Bonferroni's correction); if neither is the first, those of all pairs.
 
-        Raises ValueError for a name that is not among `names`.
+        Raises ValueError for a name that is not in `names`.
         """
         one_of("a", a, self.names)
         one_of("b", b, self.names)
-        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)  # one of them may have left a race
+        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)  # one may have been eliminated
         logs = [math.log(rate / other) for rate, other in pairs]
         instances = self.instances[: len(logs)] or (1,) * len(logs)
         error = self._error_of_one(a, b)
@@ -191,13 +190,13 @@ class Comparison(Saved, cards.Shown):
         return replace(found, advice=self._advice(share_of_luck))
 
     def extend(self, seconds: float, progress: Callable | None = None) -> "Comparison":
-        """Measure on for so many seconds, and return the `Comparison` of all rounds so far.
+        """Measure for ``seconds`` more, and return the `Comparison` of all rounds so far.
 
-        These are seconds as an answer names them: BIGTRAIN_NB_TIME_SCALE is not put to them.
+        ``seconds`` is not multiplied by BIGTRAIN_NB_TIME_SCALE.
 
-        Each further look has a smaller `error`: all together have at most 5 %. ``progress`` is as for `compare`.
+        Each later interim check has a smaller `error`: the total is at most 5 %. ``progress`` is as for `compare`.
 
-        Raises RuntimeError where the sources are gone: for a comparison that was loaded, and for a race, which is over.
+        Raises RuntimeError if the sources are gone: for a loaded comparison, and for a race.
         """
         if self.extend_with is None:
             raise RuntimeError(
@@ -208,17 +207,17 @@ class Comparison(Saved, cards.Shown):
 
     @property
     def details(self) -> str:
-        """All that is known of how it was measured, in sentences."""
+        """How it was measured, in sentences."""
         lines = [f"{ratio.a} against {ratio.b}: {ratio.details}." for ratio in self._ratios()]
         return "\n".join([*lines, *self._told()])
 
     def _told(self):
-        """What a reader should know of the sources and of the machine, in lines."""
+        """Return the notes on the sources and the machine, as lines."""
         lines = [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
         return [*lines, *(f"{note}." for note in self.notes)]
 
     def _ratios(self):
-        """All others against the first source."""
+        """Return the ratios of all other sources against the first one."""
         first, *others = self.names
         return [self.ratio(name, first) for name in others]
 
@@ -234,13 +233,13 @@ class Comparison(Saved, cards.Shown):
         return f"{len(instances)} rounds{took}, by {of_each}; interval of {100 * (1 - error):.3g} %"
 
     def _advice(self, share_of_luck):
-        """What to do where nobody can tell, or why nothing helps: four times as many rounds have half the width."""
+        """Say how to get a clear verdict, or why more rounds cannot: four times as many rounds halve the width."""
         if share_of_luck > MOSTLY_LUCK:
             return "two builds of the same can differ by as much"
         return f"another {amount(3 * self.seconds, 's')} would halve that"
 
     def _against(self, name, first):
-        """What the table says of a source beside the first one."""
+        """Return the table cell that compares a source with the first one."""
         return str(self.ratio(name, first))
 
     def _card(self):

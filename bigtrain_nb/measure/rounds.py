@@ -1,15 +1,15 @@
-"""Is a difference real? Sources take turns, and each round gives one ratio.
+"""Is a difference real? Sources are interleaved, and each round gives one ratio.
 
-A machine drifts, so sources are not timed one after the other but in rounds: a *measurement window* of each, in the
-order A B, B A, B A, A B, so that a drift hurts all alike. What a round says of two sources is one number, the logarithm
+A machine's speed drifts, so sources are not timed one after the other but in rounds: a *measurement window* of each, in
+the order A B, B A, B A, A B, so that drift affects all equally. A round yields one value for two sources, the logarithm
 of the ratio of their rates.
 
-An instance has luck: with its memory, its threads, its place among the others. So sources are built anew now and then.
-Where that would take much of the time, one instance of each is evidence too, and the interval is as much wider as
-instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
+Instances of one source differ in speed, through memory layout, threads and build order. So sources are rebuilt now and
+then. Where rebuilding would take too long, one instance of each has to do, and the interval is widened by the known
+variance between instances. `intervals` combines both variances in one interval, `results` derives the verdict.
 
-The time that was asked for is used, and more of it only while the answer is not clear. Less, where the answer is clear
-and its interval narrow. Each interim check can give a false verdict: together they have 5 %.
+The measurement takes the requested time, longer only while the verdict is unclear, and less if it is clear and the
+interval narrow. Each interim check can give a false verdict: their total error is 5 %.
 """
 
 import math
@@ -25,43 +25,41 @@ from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.source import Source
 
 INTERIM_CHECKS = {0.5: 0.005, 1: 0.025, 2: 0.005, 4: 0.005}
-"""{times the seconds that were asked for: share of comparisons that this check may get wrong}."""
+"""{multiple of the requested seconds: share of comparisons that this check may get wrong}."""
 LATER_CHECKS = 0.01
-"""What all checks after `extend` may get wrong together: the first half of it, the next half of the rest, and so on."""
+"""Total error of all checks after `extend`: half of it for the first, half of the rest for the next, and so on."""
 LEAST_ROUNDS = 3
 STEP_WINDOW, WINDOW = (0.05, 2), (0.15, 8)
-"""Of steps alone, and where there are iterators: at least so many seconds and batches. The load of other programs
-changes within a second, so short windows that alternate often tell more; buffers want longer ones."""
+"""Least seconds and batches of a window, for steps only and with iterators. The load of other programs changes within
+a second, so short windows that alternate often are more informative; buffers need longer ones."""
 AWAITED = 4.0
-"""Seconds that the end of a first pass is awaited, or as long as is measured, if that is more. In vain only once."""
+"""Seconds to wait for the end of a first pass, or the measuring time if longer. After a timeout, there is no wait."""
 BUILD_SHARE = 4
-"""New instances are built once the last ones were measured for so many times as long as it took to build them and to
-warm them up."""
-SHOWN = 4  # rates while it measures; of more sources it says at which it is
+"""New instances are built once the last ones were measured for this multiple of their building and warm-up time."""
+SHOWN = 4  # rates in the progress message; with more sources it adds the current one's position
 BUSY = 0.3
-"""Share of the cores. Where others use more, it is said."""
+"""Share of the cores above which the use by other programs is noted."""
 
 
 def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress: Callable | None = None) -> Comparison:
-    """Measure several sources that take turns; return a `Comparison`.
+    """Measure several sources, interleaved; return a `Comparison`.
 
     ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
-    of batches or a step function, as for `throughput`). ``seconds`` are for measuring all of them together, times
-    BIGTRAIN_NB_TIME_SCALE where that is in the environment: building and warming up come on top. Interim checks come
-    after 1, 2 and 4 times as long; the first at which every source is faster or slower than the first one, or the same,
-    is the last. Half of the time is enough where each interval lies within 10 % of its middle then. Three rounds are
-    measured at least. ``progress(fraction, words)`` is called between batches,
-    at most ten times a second; an exception that it raises ends the measurement. Without it, a notebook and a terminal
-    show a bar.
+    of batches or a step function, as for `throughput`). ``seconds`` is the measuring time for all of them together,
+    multiplied by BIGTRAIN_NB_TIME_SCALE if that environment variable is set; building and warm-up are extra. Interim
+    checks follow after 1, 2 and 4 times ``seconds``; measuring stops at the first check where every source has a clear
+    verdict against the first one: faster, slower or the same. It stops after half of ``seconds`` if every interval is
+    then also within 10 % of its middle. At least three rounds are measured. ``progress(fraction, words)`` is called
+    between batches, at most ten times per second; an exception from it ends the measurement. Without it, a progress bar
+    is shown.
 
-    A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with ``repeat()`` has none, so
-    measure one with a cache without it. A measurement window of an iterator begins when this process is at rest and the
-    batches that lay ready are taken. Where building and warming up take no more than a fifth of the time, sources are
-    built anew again and again; where one of the functions always returns the same object, all count as one instance.
+    The warm-up lasts to the end of a source's first pass, which may fill a cache; a dataset with ``repeat()`` has no
+    end, so measure a cached dataset without it. A measurement window of an iterator begins when this process is idle
+    and buffered batches are consumed. If building and warm-up take no more than a fifth of the time, sources are
+    rebuilt repeatedly; if one of the functions always returns the same object, all count as one instance.
 
-    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
-    what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
-    name.
+    Raises ValueError for fewer than two factories and for sources with different units, TypeError if ``factories`` is
+    not a dictionary or a factory is not a function, and everything that `throughput` raises, with the source's name.
 
     Example::
 
@@ -76,7 +74,7 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
         for (times, error), later in zip(INTERIM_CHECKS.items(), [*INTERIM_CHECKS, math.inf][1:], strict=True):
             rounds.measure(told, until=times * seconds)
             if rounds.seconds >= later * seconds:
-                continue  # the rounds were long: this is the next check already
+                continue  # the rounds were long: the next check is due already
             found = rounds.comparison(error)
             if found.is_clear and (times >= 1 or found.is_tight):
                 break
@@ -84,7 +82,7 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
 
 
 def check_factories(factories):
-    """Raise for what is no dictionary from names to two functions or more."""
+    """Raise unless this is a dictionary from names to functions, with two or more of them."""
     if not isinstance(factories, Mapping):
         raise TypeError(
             "compare takes a dictionary {name: function that returns a fresh source}, with two or more of them, not"
@@ -102,9 +100,9 @@ def check_factories(factories):
 
 
 def notes_since(since, others):
-    """What to know of the machine since a moment, when others had used so many seconds; none where it was quiet."""
+    """Return notes on the load of other programs since a time; ``others``: the seconds that they had used by then."""
     took = max(source.now() - since, 1e-9)
-    spare = len(usable_cores()) - core_limit()  # in a container others may have these
+    spare = len(usable_cores()) - core_limit()  # in a container, others may use these
     share = ((seconds_of_others() - others) / took - spare) / core_limit()
     if share < BUSY:
         return ()
@@ -112,11 +110,10 @@ def notes_since(since, others):
 
 
 class Rounds:
-    """Rounds of windows to all sources that are still ``running``; more of them can be added at any time.
+    """Rounds of measurement windows of all sources still ``running``; rounds can be added at any time.
 
     ``windows``: {name: the examples, seconds and noise of its window in each round}; ``instances``: for each round, how
-    often all had been built before it, each of them anew. ``seconds``: how long all rounds took; building and warming
-    up do not count.
+    often all sources had been rebuilt before it. ``seconds``: duration of all rounds, without building and warm-up.
     """
 
     def __init__(self, factories, seconds):
@@ -126,7 +123,7 @@ class Rounds:
         self.least = LEAST_ROUNDS
         self.windows = {name: [] for name in factories}
         self.firsts = {}
-        """{name: its unit, how many seconds its first batch took and a note, as its first instance said}."""
+        """{name: unit, seconds to the first batch and note, of the first instance}."""
         self.instances = []
         self.seconds = self.last_seconds = 0.0
         self.extensions = 0
@@ -136,11 +133,11 @@ class Rounds:
         self.watch()
 
     def watch(self):
-        """From now on, note what other programs take."""
+        """Start recording the load of other programs."""
         self._since, self._others = source.now(), seconds_of_others()
 
     def measure(self, told, until):
-        """Measure rounds until they took so many seconds in all, at least three."""
+        """Measure rounds until they took ``until`` seconds in total, and at least `least` rounds."""
         for each in self._sources.values():
             each.progress = told
         while len(self.instances) < self.least or self.seconds < until:
@@ -166,13 +163,13 @@ class Rounds:
         self._seconds_of_these += took
 
     def comparison(self, error):
-        """What is known now, as a `Comparison` whose intervals miss the truth in a share ``error`` of all cases."""
+        """Return the `Comparison` so far, whose intervals miss the true ratio in a share ``error`` of cases."""
         results = {name: self.result(name) for name in self.factories}
         instances = tuple(self.instances)
         return Comparison(results, error, instances, self.seconds, self.notes(), self.extend)
 
     def extend(self, seconds, progress=None):
-        """Measure so many seconds more, as they are; return the `Comparison` of all rounds so far."""
+        """Measure for ``seconds`` more, unscaled; return the `Comparison` of all rounds so far."""
         positive("seconds", seconds, "seconds")
         self.watch()
         with Progress(progress) as told:
@@ -190,17 +187,17 @@ class Rounds:
         return tuple(examples / seconds for examples, seconds, _ in self.windows[name])
 
     def notes(self):
-        """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
+        """Return notes on the load of other programs since `watch`; empty if it was low."""
         return notes_since(self._since, self._others)
 
     def drop(self, names):
-        """Measure these no more."""
+        """Stop measuring these."""
         for name in names:
             self.running.remove(name)
             self._sources.pop(name).let_go()
 
     def build(self, told):
-        """Build all that run anew, and warm them up; what a function returns a second time stays as it is."""
+        """Rebuild all running sources and warm them up, except those whose function returned the same object again."""
         began = source.now()
         sources, self._sources = self._sources, {}  # none, if a factory raises
         new = []
@@ -224,20 +221,20 @@ class Rounds:
             )
         for each in sources.values() if new else ():
             if each.is_step:
-                each.pull()  # what sets a seed empties TensorFlow's cache of functions: the next call is slow
-        self._built += new == self.running  # what some sources share with the round before is not another instance
+                each.pull()  # setting a seed clears TensorFlow's function cache, so the next call is slow
+        self._built += new == self.running  # a new instance only if no source was reused
         self._sources = sources
         self._build_seconds = source.now() - began
         self._seconds_of_these = 0.0
 
     def _shortest(self):
-        """How many seconds and batches a window has at least: the same for all, or a slow one would get more time."""
+        """Return the least seconds and batches of a window: equal for all, or a slow source would get more time."""
         running = [self._sources[name] for name in self.running]
         seconds, batches = STEP_WINDOW if all(each.is_step for each in running) else WINDOW
         return max([seconds, *(batches * each.batch_seconds for each in running)]), batches
 
     def _words(self, shortest, until, place):
-        """What happens and what is expected: "round 3 of about 8: a 17,500, b 1,880 examples/s"."""
+        """Return the progress message: "round 3 of about 8: a 17,500, b 1,880 examples/s"."""
         done = len(self.instances)
         one = self.seconds / done if done else shortest[0] * len(self.running)
         expected = max(self.least, done + math.ceil(max(0.0, until - self.seconds) / one), done + 1)

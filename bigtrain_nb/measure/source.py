@@ -1,6 +1,6 @@
-"""A source: batches that are read on and on, or a step that is called again and again. It is warmed up, then measured.
+"""A source: an iterable of batches or a step function. It is warmed up, then measured.
 
-No TensorFlow is imported here; where somebody else has loaded it, a measurement window waits for its GPUs.
+TensorFlow is not imported here; if it is loaded already, a measurement window synchronizes with its GPUs.
 """
 
 import math
@@ -16,29 +16,29 @@ from bigtrain_nb.common.at_rest import let_rest, wait_for_gpus
 from bigtrain_nb.common.sources import examples_in, has_end, is_source
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
-"""Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree, or after so long."""
+"""Seconds: a warm-up slice of a step, one of an iterator, and the limit on waiting for two slices to agree."""
 DRAIN_SLICE, LONGEST_DRAIN = 0.05, 1.0
-"""Seconds. Buffers are empty once a slice of so long, or one batch, is not much faster than the warm-up was."""
+"""Seconds. Buffers are empty once a slice, or a longer batch, is not much faster than the end of the warm-up."""
 STILL_BUFFERED = 1.25
-"""Times the steady rate: a slice of a drain that is faster took batches that lay ready."""
+"""Multiple of the steady rate above which a slice of a drain consumed buffered batches."""
 LONGEST_PASS = 0.3
-"""Seconds. Of passes that are shorter, whole ones are measured."""
+"""Seconds. Shorter passes are measured to their end."""
 STEP_PARTS, PARTS = 2, 4
-"""A window is timed in so many parts: how much they scatter is evidence of its noise."""
+"""Number of separately timed parts of a window, of a step and of an iterator: their scatter estimates its noise."""
 KEPT = 16
 
 now = time.perf_counter
 
 
 class Source:
-    """One instance of what is measured, and the count of its examples.
+    """One instance of a measured source.
 
     ``unit`` is "examples/s" or "steps/s", known after the first batch; ``first_seconds`` is the time to that batch;
-    ``passes`` counts those that have ended, ``pass_batches`` the batches of the first one; ``batch_seconds`` is the
-    time from batch to batch once it is warm.
+    ``passes`` counts the completed passes, ``pass_batches`` the batches of the first one; ``batch_seconds`` is the time
+    per batch after the warm-up.
 
-    A finite `tf.data.Dataset` is read on by its own ``repeat()`` when its first pass has ended: a new iterator for each
-    pass costs up to a second, in which TensorFlow tears the old one down.
+    After its first pass, a finite `tf.data.Dataset` is read through ``repeat()``: a new iterator for each pass would
+    cost up to a second while TensorFlow destroys the old one.
     """
 
     def __init__(self, made, name, progress):
@@ -57,7 +57,7 @@ class Source:
         self.can_repeat = self.has_end and hasattr(made, "repeat") and hasattr(made, "cardinality")
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
-        """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
+        """Exhausted iterators, the oldest first. `let_go` destroys them, so that this does not slow a measurement."""
         self.passes = 0
         self.pass_is_empty = True
         self.pass_batches = 0
@@ -69,7 +69,7 @@ class Source:
         return "measured before its first pass had ended" if self.has_end and not self.passes else ""
 
     def pull(self):
-        """Take one batch, or step, and return how many examples it held; 0 where a pass has just ended."""
+        """Take one batch, or step, and return its number of examples; 0 at the end of a pass."""
         count = self._step() if self.is_step else self._batch()
         self.progress.tick()
         return count
@@ -77,7 +77,7 @@ class Source:
     def run(self, seconds, batches=1):
         """Pull for at least so many seconds and batches, from the end of one batch to the end of another.
 
-        Return how many examples and batches came, and how many seconds that took, until all were worked out.
+        Return the examples, the batches and the seconds until all work was completed.
         """
         wait_for_gpus()
         began = now()
@@ -90,9 +90,9 @@ class Source:
         return examples, count, max(now() - began, 1e-9)
 
     def run_passes(self, seconds, batches=1, before=0):
-        """Run, and on to the end of a whole number of passes where one is short; ``before``: batches that were taken.
+        """Run, and, if passes are short, continue to the end of one; ``before``: batches taken already.
 
-        What the end of a pass costs belongs to its batches: a window that has it, or not, would say too little or much.
+        The end of a pass has a cost. A window with too many or too few of these ends would be biased.
         """
         examples, count, took = self.run(seconds, batches)
         is_short = self.passes and self.pass_batches * self.batch_seconds < LONGEST_PASS
@@ -103,10 +103,10 @@ class Source:
         return examples, count, took
 
     def warm_up(self, longest):
-        """Pull the first batch; to the end of a first pass, as it may fill a cache; then until two slices agree.
+        """Pull the first batch, then to the end of the first pass, which may fill a cache, then until two slices agree.
 
-        The pass is awaited for ``longest`` seconds at most. A step has no buffers that run empty, so for it the second
-        slice may be slower than the first: that is noise.
+        The pass is awaited for at most ``longest`` seconds. A step has no buffers to drain, so a slower second slice is
+        noise.
         """
         began = now()
         while not self.pull():
@@ -128,9 +128,9 @@ class Source:
             before = rate
 
     def measure_window(self, seconds, batches):
-        """Return examples, seconds and noise of one measurement window; of an iterator, at rest and with empty buffers.
+        """Return examples, seconds and noise of one measurement window; an iterator starts idle, with empty buffers.
 
-        The noise is the standard error of the logarithm of the rate, as far as the parts of the window show it.
+        The noise is the standard error of the logarithm of the rate, estimated from the parts of the window.
         """
         if not self.is_step:
             let_rest(self.progress.tick)
@@ -144,17 +144,17 @@ class Source:
         return sum(examples for examples, _, _ in parts), sum(took for *_, took in parts), float(noise)
 
     def let_go(self):
-        """Give up all iterators, in a thread: TensorFlow may be idle for a second when it tears one down."""
+        """Release all iterators, in a thread: TensorFlow may block for a second while it destroys one."""
         iterators = [self.iterator, *self.ended]
         self.iterator = None
         self.ended.clear()
         threading.Thread(target=iterators.clear, name="letting go").start()
 
     def _drain(self):
-        """Take what lies ready: until a slice is not much faster than the rate was at the end of the warm-up.
+        """Consume buffered batches until a slice is not much faster than the end of the warm-up.
 
-        A single pull that waits says nothing: the system may have taken its core away. And a window must not say what
-        is steady: one that took batches which lay ready would make the next one believe that it was dry.
+        A single slow pull is no evidence: the system may have preempted the process. The reference rate comes from the
+        warm-up, not from a window: a window with buffered batches would make the next one stop draining too early.
         """
         began = now()
         while now() - began < LONGEST_DRAIN:
@@ -200,7 +200,7 @@ class Source:
 
 
 def _is_read_later(done):
-    """Return whether what a function returns is a dataset, a loader or an iterator, and no losses, logs or arrays."""
+    """Return whether this is a dataset, a loader or an iterator, rather than losses, logs or arrays."""
     if hasattr(done, "cardinality") or hasattr(done, "__next__") or callable(getattr(done, "dataset", None)):
         return True
     has_batches = hasattr(done, "__iter__") and hasattr(done, "__len__") and not hasattr(done, "shape")

@@ -1,4 +1,4 @@
-"""How fast is it? One source, alone: it is warmed up, and then timed in rounds. See `rounds` for several in turns."""
+"""Throughput of a single source: warm-up, then timed rounds. See `rounds` for interleaving several."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,27 +11,27 @@ from bigtrain_nb.measure.results import Result
 from bigtrain_nb.measure.source import Source
 
 ROUNDS, SHORTEST = 40, 0.1
-"""The time is cut into so many, unless they get shorter than so many seconds."""
+"""Number of rounds, unless they would be shorter than `SHORTEST` seconds."""
 
 
 def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progress: Callable | None = None) -> Result:
-    """Measure how many examples a second ``source`` gives; return a `Result`.
+    """Measure the throughput of ``source``, in examples per second; return a `Result`.
 
-    ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
-    it is finite, or a step function, called again and again, or an object with `.dataset()`, such as a `Pipeline`.
-    Examples are counted by the leading dimension of a batch's first component, so a short last batch counts for what
-    it holds; the first component must not be a scalar. A step function that returns an int says how many examples
-    it processed, and must do so every time; otherwise each call counts as one step.
+    ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated repeatedly if it is
+    finite; a step function, called repeatedly; or an object with `.dataset()`, such as a `Pipeline`. Examples are
+    counted by the leading dimension of a batch's first component, which must not be a scalar, so a short last batch
+    counts correctly. A step function may return the number of examples it processed, as an int, but then must always;
+    otherwise each call counts as one step.
 
-    ``seconds`` are for measuring, times BIGTRAIN_NB_TIME_SCALE where that is in the environment. Before them it is
-    warmed up: to the end of a first pass, which may fill a cache, for as long again at most, and until its rate is
-    steady. If that pass has not ended, the result's ``note`` says so. A batch is never cut, so a slow source may take
-    longer, up to 6 rounds of one batch. ``progress(fraction, words)`` is called between batches, at most ten times a
-    second; an exception that it raises ends the measurement. Without it, a notebook and a terminal show a bar.
+    ``seconds`` is the measuring time, multiplied by BIGTRAIN_NB_TIME_SCALE if that environment variable is set. The
+    warm-up before it lasts until the first pass, which may fill a cache, has ended (at most ``seconds``), and until the
+    rate is steady. If that pass has not ended, the result's ``note`` says so. Batches are never interrupted, so a slow
+    source may take longer, up to 6 rounds of one batch. ``progress(fraction, words)`` is called between batches, at
+    most ten times per second; an exception from it ends the measurement. Without it, a progress bar is shown.
 
     Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
-    function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
-    source that is neither iterable nor callable, and for a function that returns a dataset and does no step.
+    function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a source
+    that is neither iterable nor callable, and for a function that returns a dataset.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""A few charts over plain data as matplotlib figures: no pyplot, legible on a light and on a dark page."""
+"""Charts of plain data as matplotlib figures: no pyplot, legible on light and dark pages."""
 
 # ruff: noqa: F401, for others to import
 from bigtrain_nb.plots.bars import bars_figure

@@ -1,4 +1,4 @@
-"""A few rates that took turns, as bars one below the other, and in large type what the last one is."""
+"""Horizontal bars of a few interleaved rates, with a headline in large type."""
 
 import math
 from textwrap import shorten
@@ -7,17 +7,17 @@ from bigtrain_nb.common.words import interval
 from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label
 
 NAME = 92
-"""Letters of a name that fit above its bar."""
+"""Characters of a name that fit above its bar."""
 ROW, HEAD, FOOT = 0.62, 0.85, 0.6
-"""Inches of a bar with its name, of the large type, of the axis."""
+"""Heights in inches: of a bar with its name, of the headline, of the axis."""
 
 
 def bars_figure(results, headline="", line="", before=None):
-    """Return a figure with a bar for each of the results; in grey that of the name `before`, which is compared with.
+    """Return a figure with a bar for each result; the baseline, named `before`, is gray.
 
-    `results`: a list of `Result` (anything with name, median, low, high and unit). Each name stands above its bar, so
-    that a long one takes nothing from the picture; the line at a bar's end is its interval. `headline` stands above all
-    in large type, `line` below it.
+    `results`: a list of `Result` (anything with name, median, low, high and unit). Each name is above its bar, so
+    that long names do not narrow the chart; the line at a bar's end is its interval. `headline` is at the top in large
+    type, `line` below it.
     """
     figure, (axes,) = canvas((HEAD if headline else 0.0) + FOOT + ROW * len(results))
     axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30, fontweight="bold")

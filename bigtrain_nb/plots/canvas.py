@@ -1,4 +1,4 @@
-"""What all figures share: palette, canvas, labels, and how a figure becomes PNG or inline SVG."""
+"""Shared parts of all figures: palette, canvas, labels, and conversion to PNG or inline SVG."""
 
 import html
 import io
@@ -11,12 +11,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
-MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
+INK = "#1d2126"  # figure_svg replaces exactly this color with the page's text color
+MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black; PREDICTED too
 PREDICTED = "#d4690f"
-GREEN, PURPLE = "#2e8b57", "#8a5cc2"  # for what is neither
+GREEN, PURPLE = "#2e8b57", "#8a5cc2"  # for other quantities
 WIDTH = 7.0  # inches
-LINE, MARK = 96, 6  # letters of a key that fit side by side, and those that a mark takes
+LINE, MARK = 96, 6  # characters of a key that fit in a line, and those that a mark takes
 UNWANTED = re.compile(
     r"""
     ^.*?<svg.*?>                # ours is another
@@ -29,18 +29,18 @@ UNWANTED = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-_svg_settings = threading.Lock()  # two threads in rc_context would undo each other's settings
+_svg_settings = threading.Lock()  # rc_context is not thread-safe
 
 
 def figure_png(figure):
-    """The figure as PNG on a white card, which reads on white and on dark pages alike."""
+    """The figure as PNG on a white background, legible on light and dark pages."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=144, facecolor="white")
     return buffer.getvalue()
 
 
 def figure_svg(figure, label):
-    """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
+    """The figure as inline SVG in the page's font and text color; `label` describes its content."""
     buffer = io.StringIO()
     with _svg_settings, matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         figure.savefig(buffer, format="svg", transparent=True)
@@ -55,11 +55,11 @@ def figure_svg(figure, label):
 
 
 class Picture:
-    """A figure as image/png, with what it says in words for those who cannot see it."""
+    """A figure as image/png, with alternative text."""
 
     def __init__(self, figure, words):
         self.data = figure_png(figure)
-        self.width = round(96 * figure.get_figwidth())  # in the browser's pixels, 96 an inch
+        self.width = round(96 * figure.get_figwidth())  # in CSS pixels, 96 per inch
         self.alt = words
 
     def __repr__(self):
@@ -70,20 +70,20 @@ class Picture:
 
 
 class _Card(Figure):
-    """A figure that a notebook shows, which without pyplot a bare one is not."""
+    """A figure that a notebook displays without pyplot."""
 
     def _repr_png_(self):
         return figure_png(self), {"width": round(96 * self.get_figwidth()), "alt": alternative(self)}
 
 
 def alternative(figure):
-    """All that is written in a figure, as its text alternative: marks, values, axes with their numbers, rows."""
+    """All text in a figure, as its alternative text: marks, values, axes with their ticks, rows."""
     written = [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
     return " ".join("; ".join(written).split())
 
 
 def canvas(height, columns=1, rows=1):
-    """Return a figure and its axes: those side by side share their y, those one below the other their x."""
+    """Return a figure and its axes; each row shares a y axis, each column an x axis."""
     figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
     look = {"facecolor": "none"}
     panels = figure.subplots(rows, columns, sharex="col", sharey="row", squeeze=False, subplot_kw=look).flatten()
@@ -105,9 +105,9 @@ def side_text(axes, y, text):
 
 
 def name_lines(axes, ends, apart):
-    """Write the names of lines to the right of their ends, so far apart that none covers another.
+    """Write the names of lines to the right of their ends, without overlaps.
 
-    `ends`: {name: y of its line's end}; ``apart``: a share of the axes' height. The limits of the axes must be set.
+    `ends`: {name: y of its line's end}; ``apart``: a fraction of the axes' height. The axes' limits must be set.
     """
     free = 0.0
     for name, y in sorted(ends.items(), key=lambda end: end[1]):
@@ -118,7 +118,7 @@ def name_lines(axes, ends, apart):
 
 
 def key(figure, marks):
-    """Say below the figure what its marks mean; `marks`: {meaning: a mark of that kind}."""
+    """Add a key below the figure; `marks`: {meaning: a mark of that kind}."""
     ncols = _columns([len(meaning) for meaning in marks])
     words = [fill(meaning, LINE - MARK) for meaning in marks]
     figure.legend(
@@ -127,9 +127,9 @@ def key(figure, marks):
 
 
 def _columns(lengths):
-    """Return how many columns, four at most, a key with so long words has: they must fit side by side."""
+    """Return the number of columns, at most four, in which words of these lengths fit side by side."""
     for columns in (4, 3, 2):
-        parts = np.array_split(lengths, columns)  # as Matplotlib does
+        parts = np.array_split(lengths, columns)  # like Matplotlib
         if sum(max(part) + MARK for part in parts if len(part)) <= LINE:
             return columns
     return 1
@@ -142,7 +142,7 @@ def grid(axes, axis):
 
 
 def name_rows(axes, names):
-    """Write the names of rows 0, 1, ..., the first on top, where the axis would be."""
+    """Write the names of rows 0, 1, ..., the first on top, instead of the y axis."""
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)

@@ -1,4 +1,4 @@
-"""Charts of rows: a name, what was measured with its interval, what was predicted, and the value in words."""
+"""Charts of rows: a name, a measurement with its interval, a prediction, and the value in words."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key
 class Row:
     """One row of a chart: a dot at ``value``, a thick line between the ``ends`` of its interval, faint ``ticks``.
 
-    Where there is one tick alone, a cross replaces the dot: it may be far from the next measurement.
-    ``predicted`` is drawn as a diamond; ``words`` stand at the side. What is None, empty or infinite is left out.
+    With a single tick, a cross replaces the dot: another measurement might be far from it.
+    ``predicted`` is drawn as a diamond, ``words`` at the side. None, empty and infinite values are omitted.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Row:
 
 
 def rows_figure(rows, title):
-    """Return a figure of the rows, the first on top, its axes, and below them what each mark means."""
+    """Return a figure of the rows, the first on top, with a key of the marks, and its axes."""
     figure, (axes,) = canvas(1.0 + 0.4 * len(rows))
     key(figure, draw_rows(axes, rows))
     label(axes, title)
@@ -35,7 +35,7 @@ def rows_figure(rows, title):
 
 
 def draw_rows(axes, rows):
-    """Draw each `Row` in its place, the first on top; return {what a mark means: such a mark}."""
+    """Draw each `Row`, the first on top; return {meaning: a mark of that kind}."""
     marks = {}
     for y, row in enumerate(rows):
         if row.ticks:
@@ -74,7 +74,7 @@ def comparison_figure(results):
 
 
 def prediction_figure(predictions):
-    """Each prediction as a multiple of what was measured, on a logarithmic axis, with the measured interval.
+    """Each prediction as a multiple of the measurement, on a logarithmic axis, with the measured interval.
 
     `predictions`: objects with name, predicted, median, low, high and unit; all values above zero.
     """
@@ -97,5 +97,5 @@ def prediction_figure(predictions):
 
 
 def _ends(result):
-    """The ends of a result's interval; none where it has no width."""
+    """The ends of a result's interval; empty if it has no width."""
     return (result.low, result.high) if result.low < result.high else ()

@@ -1,4 +1,4 @@
-"""Bars of several parts, one after the other."""
+"""Stacked bars."""
 
 from bigtrain_nb.common.words import amount, fitting_unit
 from bigtrain_nb.plots.canvas import (
@@ -29,7 +29,7 @@ OF_MEMORY = {
     "workspace": (INK, 0.45),
     "fragments": (INK, 0.45),
 }
-"""A part of memory has the same colour in every picture: blue what holds weights, orange activations."""
+"""Each part of memory has the same color in every figure: blue for weights, orange for activations."""
 
 SHADES = (
     (MEASURED, 1.0),
@@ -47,10 +47,10 @@ SHADES = (
 
 
 def stacked_figure(rows, unit, title, limits=None):
-    """One bar for each row, of its parts one after the other; upright lines at the ``limits``.
+    """One horizontal bar of stacked parts for each row; vertical lines at the ``limits``.
 
-    `rows`: {name: {part: value in `unit`}}, "bytes" or "s"; `limits`: {name: value}, of which those far beyond
-    every bar are left out. A part that is not in `OF_MEMORY` takes a colour that is free.
+    `rows`: {name: {part: value in `unit`}}, "bytes" or "s"; `limits`: {name: value}; those far beyond
+    every bar are omitted. A part that is not in `OF_MEMORY` gets an unused color.
     """
     longest = max(sum(parts.values()) for parts in rows.values())
     near = {name: value for name, value in (limits or {}).items() if value <= 2.5 * longest}
@@ -80,7 +80,7 @@ def stacked_figure(rows, unit, title, limits=None):
 
 
 def _shades(parts):
-    """{part: its colour and how opaque it is}."""
+    """{part: (color, opacity)}."""
     shades = {part: OF_MEMORY[part] for part in parts if part in OF_MEMORY}
     free = [shade for shade in SHADES if shade not in shades.values()]
     others = [part for part in dict.fromkeys(parts) if part not in shades]
@@ -90,7 +90,7 @@ def _shades(parts):
 
 
 def _draw_limits(axes, limits, size):
-    """A dashed line for each limit, with its name above the bars, each name in a line of its own."""
+    """A dashed line for each limit, with its name above the bars, each at its own height."""
     top = -0.55
     for name, value in limits.items():
         x = value / size

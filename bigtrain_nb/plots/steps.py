@@ -1,4 +1,4 @@
-"""Charts of one number after the other: the rounds of a measurement, a setting that changes step by step."""
+"""Charts of sequences: the rounds of a measurement, a setting that changes step by step."""
 
 import math
 
@@ -9,7 +9,7 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, lab
 
 
 def throughput_figure(result):
-    """The rounds of one `Result` in the order they were measured, the median, and its interval as a band."""
+    """The rounds of one `Result` in the order measured, the median, and its interval as a band."""
     figure, (axes,) = canvas(2.9)
     axes.axhspan(result.low, result.high, color=MEASURED, alpha=0.18, linewidth=0)
     axes.axhline(result.median, color=MEASURED, linewidth=1.5)
@@ -28,9 +28,9 @@ def throughput_figure(result):
 
 
 def stairs_figure(values, crossed, x, y):
-    """One value after each step, on an axis of powers of two; a cross where ``crossed`` is true.
+    """The value after each step, on an axis of powers of two; a cross where ``crossed`` is true.
 
-    Values that a logarithm cannot show (0, infinity) leave a gap. `x`, `y`: the titles of the axes.
+    Values without a finite logarithm (0, infinity) leave a gap. `x`, `y`: the titles of the axes.
     """
     figure, (axes,) = canvas(2.9)
     shown = [value if 0 < value < math.inf else math.nan for value in values]

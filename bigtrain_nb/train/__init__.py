@@ -1,4 +1,4 @@
 """`Model` and micro-batches, devices, schedules, loss scale, small models, and checkpoints.
 
-A training goes on from these at any step: on one device or many, after a crash or after SIGTERM.
+Training resumes from a checkpoint at any step: on one device or many, after a crash or SIGTERM.
 """

@@ -1,4 +1,4 @@
-"""What Keras' own callbacks know of a training, as for how long `EarlyStopping` has waited, over a restart."""
+"""Keep the state of Keras callbacks over a restart, such as how long `EarlyStopping` has waited."""
 
 import csv
 import os
@@ -10,7 +10,7 @@ from bigtrain_nb.common.quiet import keras
 
 
 def states_of(callbacks):
-    """Return what the callbacks of Keras know, to be written as JSON: {which one: {attribute: value}}."""
+    """Return the state of Keras callbacks, JSON-serializable: {callback's name: {attribute: value}}."""
     states = {}
     for name, callback, attributes in _named(callbacks):
         states[name] = {attribute: plain(getattr(callback, attribute)) for attribute in attributes}
@@ -18,10 +18,10 @@ def states_of(callbacks):
 
 
 def give_back(callbacks, states):
-    """Give the callbacks their state; one that was not there before starts from the beginning.
+    """Restore the callbacks' state; a new callback starts from the beginning.
 
-    So does an `EarlyStopping` that restores the best weights, which no checkpoint has: a best value without its weights
-    would restore those of another epoch.
+    So does an `EarlyStopping` that restores the best weights, because no checkpoint has them: a best value without its
+    weights would restore those of another epoch.
     """
     for name, callback, attributes in _named(callbacks):
         for attribute in attributes:
@@ -30,7 +30,7 @@ def give_back(callbacks, states):
 
 
 def best_weights_are_lost(callbacks, states):
-    """Return whether an `EarlyStopping` had the weights of a best epoch, which are not in the checkpoint."""
+    """Return whether an `EarlyStopping` had a best epoch's weights, which are not in the checkpoint."""
     named = [(name, callback) for name, callback, _ in _named(callbacks)]
     return any(_keeps_weights(one) and states.get(name, {}).get("best") is not None for name, one in named)
 
@@ -40,7 +40,7 @@ def _keeps_weights(callback):
 
 
 def has_stopped(callbacks, states):
-    """Return whether an `EarlyStopping` has already ended this training, and would not go on with its patience now."""
+    """Return whether an `EarlyStopping` has already ended this run, and its present patience does not allow more."""
     for name, callback, _ in _named(callbacks):
         state = states.get(name, {})
         if isinstance(callback, keras.callbacks.EarlyStopping) and state.get("stopped_epoch"):
@@ -49,7 +49,7 @@ def has_stopped(callbacks, states):
 
 
 def let_logs_go_on(callbacks, epoch):
-    """Let a `CSVLogger` write on below the rows of the epochs before this one."""
+    """Let each `CSVLogger` append to the rows of the epochs before this one."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.CSVLogger) and os.path.exists(callback.filename):
             callback.append = True
@@ -57,7 +57,7 @@ def let_logs_go_on(callbacks, epoch):
 
 
 def _leave_out_rows_from(path, separator, epoch):
-    """Remove the rows of epochs that come again, because they were written after the last checkpoint."""
+    """Remove rows written after the last checkpoint, whose epochs are repeated."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file, delimiter=separator))
     kept = [row for row in rows if row and not (row[0].isdecimal() and int(row[0]) >= epoch)]
@@ -67,7 +67,7 @@ def _leave_out_rows_from(path, separator, epoch):
 
 
 def _named(callbacks):
-    """Return triples: a callback's name, which a restart finds again, itself, and the attributes of its state."""
+    """Return triples: a callback's name, which is the same after a restart, the callback, its state's attributes."""
     found, counts = [], {}
     for callback in callbacks:
         for kind, attributes in STATE_OF_CALLBACKS.items():
@@ -79,7 +79,7 @@ def _named(callbacks):
 
 
 def plain(value):
-    """Return numbers, arrays, lists and dictionaries as JSON takes them."""
+    """Return numbers, arrays, lists and dictionaries in a JSON-serializable form."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -88,4 +88,4 @@ def plain(value):
         return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return np.asarray(value).item()  # a scalar of TensorFlow or NumPy
+    return np.asarray(value).item()  # a TensorFlow or NumPy scalar

@@ -1,6 +1,6 @@
-"""The checkpoints of one training in a folder: found, checked against the model, restored, saved.
+"""Find, check, restore and save the checkpoints of one training run in a folder.
 
-TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when it is whole.
+TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when it is complete.
 """
 
 import os
@@ -9,13 +9,13 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import whole_of
 from bigtrain_nb.train.folder_owner import FolderOwner
 
-_REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
+_REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of an interrupted save
 KEPT = 2
-"""So many, for the last one may be damaged."""
+"""Number of checkpoints to keep, because the last one may be damaged."""
 
 
 class CheckpointFiles:
-    """Checkpoints in ``folder``, of ``variables``, Keras variables by kind, and of ``more``, trackable objects.
+    """Checkpoints in ``folder`` of ``variables`` (Keras variables by kind) and ``more`` (trackable objects).
 
     The newest `KEPT` are kept.
     """
@@ -23,7 +23,7 @@ class CheckpointFiles:
     def __init__(self, folder, variables, **more):
         self._folder = os.fspath(folder)
         self._owner = FolderOwner(folder)
-        self._rooms = []  # pairs: what is sharded, and where the whole of it is put while it is saved
+        self._rooms = []  # pairs: a sharded variable, and a variable for its unsharded value while saving
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._watched = [
             (variable.path, value)
@@ -45,19 +45,19 @@ class CheckpointFiles:
 
     @property
     def token(self):
-        """The number in the note that the chief has written in the folder, 0 for none."""
+        """The token in the chief's note in the folder, 0 if there is no note."""
         return self._owner.token
 
     @property
     def runs(self):
-        """The script and the arguments of this process."""
+        """This process's script and arguments."""
         return self._owner.runs
 
     def prepare(self):
-        """Make the folder this training's, and clear it of what a killed process left half-done. In the chief.
+        """As the chief, take the folder for this run, and remove incomplete files of a killed process.
 
-        Returns the note of the training that used it before, None if there was none. Raises OSError if the folder
-        cannot be written, RuntimeError if another training uses it.
+        Returns the note of the run that used it before, None if there was none. Raises OSError if the folder cannot be
+        written, RuntimeError if another run uses it.
         """
         try:
             tf.io.gfile.makedirs(self._folder)
@@ -68,10 +68,9 @@ class CheckpointFiles:
             raise OSError(f"folder={self._folder!r} cannot be written: {_line(error)}") from None
 
     def restore(self):
-        """Restore the newest checkpoint that can be read; return its number, 0 if the folder has none.
+        """Restore the newest readable checkpoint; return its number, 0 if the folder has none.
 
-        Raises ValueError for a checkpoint of another model or program, OSError if there are checkpoints but none can be
-        read.
+        Raises ValueError for a checkpoint of another model or optimizer, OSError if no existing checkpoint is readable.
         """
         numbers = self._numbers()
         for number in reversed(numbers):
@@ -87,14 +86,14 @@ class CheckpointFiles:
                     f"{path} is of another model or optimizer: use a folder of its own, or build and compile the model"
                     f" as it was. TensorFlow says: {_line(error)}"
                 ) from None
-            except (tf.errors.OpError, IndexError) as error:  # TensorFlow's reader gives an IndexError for a short file
+            except (tf.errors.OpError, IndexError) as error:  # TensorFlow's reader raises IndexError for short files
                 print(f"{path} cannot be read, trying the one before: {_line(error)}", flush=True)
         if numbers:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
 
     def _restore_what_is_in(self, path):
-        """Restore; what an earlier version of this package did not save, ``unlisted``, begins anew."""
+        """Restore; ``unlisted``, which earlier versions of this package did not save, is left at its initial values."""
         names = [name for name, _ in tf.train.list_variables(path)] if "unlisted" in self._content else ["unlisted/"]
         if any(name.startswith("unlisted/") for name in names):
             self._checkpoint.restore(path).assert_consumed()
@@ -106,28 +105,28 @@ class CheckpointFiles:
         print(f"{path} has no state outside Keras' lists, as of stateful RNNs: that restarts", flush=True)
 
     def gather(self, keep):
-        """Gather what is sharded, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""
+        """Gather sharded variables for saving, on workers with ``keep``; all workers must call it."""
         for variable, room in self._rooms:
             value = variable.numpy()
             if keep:
                 room.assign(value)
 
     def note_what_is_finite(self):
-        """Watch from now on what is finite now: a mask of minus infinity may be a weight too."""
+        """Watch only variables that are finite now, because a weight may be a mask of minus infinity."""
         self._watched = [(path, value) for path, value in self._watched if _is_finite(value)]
 
     def spoilt(self):
-        """Return the path of a variable that was finite and is not, None if there is none; call `gather` before."""
+        """Return the path of a variable that is no longer finite, None if there is none; call `gather` before."""
         return next((path for path, value in self._watched if not _is_finite(value)), None)
 
     def in_use(self):
-        """Return a context in which the folder says that it is in use, and refuses other trainings. In the chief."""
+        """As the chief, return a context in which the folder is marked as in use, which refuses other runs."""
         return self._owner.training()
 
     def save(self):
-        """Save; the oldest checkpoint goes when the new one is whole.
+        """Save, then delete the oldest checkpoint.
 
-        Raises OSError if it cannot be written, RuntimeError if another training has taken the folder.
+        Raises OSError if it cannot be written, RuntimeError if another run has taken the folder.
         """
         self._owner.check()
         try:
@@ -141,12 +140,12 @@ class CheckpointFiles:
             self.empty_rooms()
 
     def empty_rooms(self):
-        """Give up what was gathered."""
+        """Free the gathered values."""
         for _, room in self._rooms:
             room.assign(tf.zeros([0], room.dtype))
 
     def _numbers(self):
-        """Return the numbers of the checkpoints, the oldest first; a copy by another name, ckpt-best, is let alone."""
+        """Return the numbers of the checkpoints, oldest first, ignoring other names such as ckpt-best."""
         found = tf.io.gfile.glob(os.path.join(self._folder, "ckpt-*.index"))
         names = [os.path.basename(path).removeprefix("ckpt-").removesuffix(".index") for path in found]
         return sorted(int(name) for name in names if name.isdecimal())
@@ -162,6 +161,6 @@ def _is_finite(value):
 
 
 def _line(error):
-    """Return the first line of an error; of a long one both ends, for TensorFlow says the reason last."""
+    """Return the first line of an error; both ends of a long one, because TensorFlow puts the reason last."""
     line = str(error).splitlines()[0]
     return line if len(line) <= 300 else f"{line[:100]} ... {line[-200:]}"

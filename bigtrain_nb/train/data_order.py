@@ -1,4 +1,4 @@
-"""What several workers read: all the same batches in the same order, of which each keeps its share."""
+"""Let several workers read the same batches in the same order, each keeping its share."""
 
 import warnings
 import zlib
@@ -21,22 +21,22 @@ _NO_ONE_ORDER = (
 class OneOrder:
     """Lets each worker of a strategy read all of a dataset and keep its share of every batch.
 
-    TensorFlow would share out files where there are some: global batches of other examples, and workers that run out of
-    them. Each worker makes its own order, so a shuffle by chance is refused, and the first batches are compared before
-    any is trained on. A dataset with an AutoShardPolicy of its own, FILE, HINT or OFF, is left as it is.
+    By default, TensorFlow shards by files if there are any: global batches have other examples, and workers run out of
+    data. Because each worker runs its own shuffle, unseeded shuffles are refused, and the first batches are compared
+    before training. A dataset with an explicit AutoShardPolicy (FILE, HINT or OFF) is left unchanged.
     """
 
     def __init__(self, strategy):
         self._strategy = strategy
         self._gather = all_gather(strategy, tf.identity)
-        self._first = 0  # a number that stands for the batch that was read first, 0 for none
+        self._first = 0  # checksum of the first batch, 0 for none
 
     def start(self):
         """Forget the first batch of an earlier `fit`."""
         self._first = 0
 
     def refuse_unlike_orders(self):
-        """Raise ValueError where the workers have read other first batches. All must ask."""
+        """Raise ValueError if the workers have read different first batches. All must call it."""
         firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
         if len(set(firsts)) > 1:
             raise ValueError(
@@ -47,7 +47,7 @@ class OneOrder:
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
         known = [getattr(one, "order_is_known", False) for one in datasets_within(dataset)]
-        order_is_known = any(known)  # of `EpochByEpoch`, which has looked at each epoch
+        order_is_known = any(known)  # set by `EpochByEpoch`, which has checked each epoch
         if not order_is_known:
             _refuse_random_order(traits_of(dataset))
         options = tf.data.Options()
@@ -63,7 +63,7 @@ class OneOrder:
 
 
 def _refuse_random_order(traits):
-    """Raise ValueError where each worker would have an order of its own; warn where that cannot be seen."""
+    """Raise ValueError if the workers' orders would differ; warn if that cannot be determined."""
     if traits.keeps_order is False:
         raise ValueError(
             "this dataset has deterministic=False and yields elements in nondeterministic order, so workers disagree:"

@@ -1,4 +1,4 @@
-"""Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
+"""Get several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
 
 from itertools import count
 
@@ -6,7 +6,7 @@ from bigtrain_nb.common.checks import integer
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
 
 MOST = 256
-"""Parts of a CPU: each has threads and memory of its own, and a thousand of them take minutes and many gigabytes."""
+"""Most parts of a CPU: each has its own threads and memory, and a thousand take minutes and many gigabytes."""
 
 _devices = []
 
@@ -14,13 +14,13 @@ _devices = []
 def devices(at_least: int = 2) -> list[str]:
     """Return the names of ``at_least`` devices or more: ["GPU:0", ...], or parts of the CPU, ["CPU:0", ...].
 
-    All GPUs where there are enough of them; else the CPU is split into ``at_least`` logical devices, which share its
-    cores and memory: they show what several devices compute, not how fast. (A printed line says so where there are
-    GPUs, but too few.) The first call decides for the process, so
-    that sizes compared with each other run on devices of one kind: calls that ask for no more return the same list.
+    All GPUs if there are enough; otherwise the CPU is split into ``at_least`` logical devices, which share its cores
+    and memory: they show what several devices compute, not how fast. (If there are too few GPUs, a message is printed.)
+    The first call decides for the process, so that comparisons of sizes use one kind of device: later calls for the
+    same number or fewer return the same list.
 
-    Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first. ValueError for
-    more than 256.
+    Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first. Raises ValueError
+    for more than 256.
 
     Example::
 
@@ -37,7 +37,7 @@ def devices(at_least: int = 2) -> list[str]:
 def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
     """Return a `tf.distribute.MirroredStrategy` over the first ``count`` of `devices`, by default over all of them.
 
-    Several sizes can live in one process. Raises as `devices` does, and ValueError for a ``count`` below 1.
+    One process can use several sizes. Raises the errors of `devices`, and ValueError for a ``count`` below 1.
 
     Example::
 
@@ -52,7 +52,7 @@ def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
 
 
 def mirrored_over(chosen):
-    """Return a `tf.distribute.MirroredStrategy` over the devices of these names, all GPUs or all parts of the CPU."""
+    """Return a `tf.distribute.MirroredStrategy` over devices, given by name, all GPUs or all parts of the CPU."""
     if not chosen[0].startswith("CPU"):
         return mirrored_with_groups_of_its_own(chosen)
     made = tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())
@@ -91,8 +91,8 @@ _groups = count(1)
 def mirrored_with_groups_of_its_own(devices):  # private: Keras
     """Return a MirroredStrategy that shares no collective group with others.
 
-    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
-    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
+    TensorFlow numbers every strategy's groups from the same start, so a second strategy of another size would abort
+    (tensorflow issue 61314). There is no public way to set the start; TensorFlow's tests do it like this.
     """
     start = {"_collective_key_base": 100_000 * next(_groups)}
     return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)

@@ -1,6 +1,6 @@
-"""One dataset for all epochs: each time it is opened it gives the batches of the epoch to which it was turned.
+"""One dataset for all epochs: each iteration yields the batches of the currently selected epoch.
 
-`fit` opens its dataset anew in every epoch, and cannot be given another one.
+`fit` iterates over the same dataset in every epoch, and cannot be given another one.
 """
 
 import warnings
@@ -10,13 +10,12 @@ from bigtrain_nb.common.quiet import tf
 
 
 class EpochByEpoch:
-    """What ``make_epoch(number)`` returns for each epoch, as one ``dataset`` that `fit` takes.
+    """The datasets that ``make_epoch(number)`` returns for each epoch, as one ``dataset`` for `fit`.
 
-    ``first``: the dataset of the epoch that it begins with. ``length``: batches of an epoch, None if they are not
-    known. A part of an epoch has fewer: the dataset tells the whole length all the same, for Keras takes that of the
-    first epoch for all. An epoch that is given from its start is given through ``noting``, a function from a dataset to
-    one with the same batches. ``seed``: TensorFlow's global seed when an epoch was made last; ``sets_seed``: whether
-    ``make_epoch`` itself has changed it.
+    ``first``: the dataset of the starting epoch. ``length``: batches per epoch or None. For a partial epoch, the
+    dataset still reports the full length, because Keras uses that of the first epoch for all. An epoch read from its
+    start passes through ``noting``, a function that returns a dataset with the same batches. ``seed``: TensorFlow's
+    global seed when an epoch's dataset was last made; ``sets_seed``: whether ``make_epoch`` itself has changed it.
     """
 
     def __init__(self, make_epoch, epoch, length=None, noting=lambda dataset: dataset):
@@ -33,16 +32,16 @@ class EpochByEpoch:
             self.length = length
         self._open = _variable(tf.data.experimental.to_variant(first))
         self._times_opened = _variable(tf.constant(0, tf.int64))
-        self._kept = (first,)  # its resources live as long as it does
+        self._kept = (first,)  # keeps its resources alive
         self.dataset = self._dataset().with_options(first.options())
-        self.dataset.order_is_known = True  # its own graph would not tell: it holds a variable
+        self.dataset.order_is_known = True  # its own graph holds a variable, and does not show it
 
     @property
     def times_opened(self):
         return int(self._times_opened)
 
     def turn_to(self, epoch, done=0):
-        """Give the batches of an epoch, without those that are ``done``, when it is opened next."""
+        """Select an epoch for the next iteration, without its first ``done`` batches."""
         made = self.made(epoch)
         length = length_of(made)
         if self._is_known and length != self.length:
@@ -53,11 +52,11 @@ class EpochByEpoch:
         self._turn_to(without_first(made, done) if done else self._noting(made), made)
 
     def turn_to_nothing(self):
-        """Give nothing: at the end of an epoch Keras opens its dataset once more, and closes it again."""
+        """Select no batches: at the end of an epoch, Keras opens its dataset once more and closes it."""
         self._turn_to(self._kept[0].take(0))
 
     def count(self, epoch):
-        """Return the number of batches of an epoch that does not tell it: they are made, and thrown away."""
+        """Return the number of batches in an epoch of unknown length, by reading and discarding them."""
         return int(self.made(epoch).reduce(tf.constant(0, tf.int64), lambda number, *_: number + 1))
 
     def _turn_to(self, *datasets):
@@ -65,7 +64,7 @@ class EpochByEpoch:
         self._kept = datasets
 
     def made(self, epoch):
-        """Return the dataset of an epoch; raise as `Resume.data` does for one that cannot be had again."""
+        """Return the dataset of an epoch; raise as `Resume.data` does for one that cannot be reproduced."""
         before = global_seed()
         made = self._make_epoch(epoch)
         self.seed = global_seed()
@@ -81,7 +80,7 @@ class EpochByEpoch:
         return made
 
     def _refuse_random_order(self, epoch, made):
-        """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
+        """Raise ValueError if another call of ``make_epoch``, for example after a restart, gives another order."""
         traits = traits_of(made)
         if traits.keeps_order is False:
             raise ValueError(
@@ -124,22 +123,22 @@ class EpochByEpoch:
 
 
 def _variable(value):
-    """Return a variable of this process; in a strategy's scope one is made for each replica."""
+    """Return a variable of this process, although a strategy's scope makes one per replica."""
     with tf.device("CPU:0"):
         variable = tf.Variable(value, trainable=False)
     return tf.distribute.get_strategy().experimental_local_results(variable)[0]
 
 
 def length_of(dataset):
-    """Return the number of batches, None if the dataset does not tell it."""
+    """Return the number of batches, None if unknown."""
     length = int(dataset.cardinality())
     return length if length >= 0 else None
 
 
 def _of_length(dataset, length):
-    """Let a dataset tell its length, though once it has fewer batches: `assert_cardinality` would raise then.
+    """Give a dataset a length, even if it has fewer batches once, for which `assert_cardinality` would raise.
 
-    That it may choose from one without end, and never does, lets tf.data believe that there is enough to take.
+    A second, infinite choice, which is never chosen, makes tf.data assume that there are enough batches to take.
     """
     only_first = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
     choices = [dataset, dataset.repeat()]

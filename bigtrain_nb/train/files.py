@@ -1,4 +1,4 @@
-"""Files of models: read, with the layers of ours that they may hold."""
+"""Load model files, which may contain layers of this package."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Unpack
 
-import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
+import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds our layers once they are imported)
 from bigtrain_nb.common.checks import as_path, of_kind, switch
 from bigtrain_nb.common.keras_compat import SafeModeScope
 from bigtrain_nb.common.quiet import keras, tf
@@ -22,13 +22,13 @@ def load_model(
     safe_mode: bool = True,
     **settings: Unpack[Settings],
 ) -> Model:
-    """Load what `save` has written, as a `Model` with ``settings``, which are those of `Model.of`.
+    """Load a file written by `save`, as a `Model` with the ``settings`` of `Model.of`.
 
-    The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the
-    state of the optimizer; ``micro_batches`` and the others are given again. Who needs none of them, and no layer of
-    this package (the positions of `gpt`), loads the file with Keras alone.
+    The other arguments are those of `keras.saving.load_model`. A file has the model, its compile settings and the
+    optimizer state, but not ``micro_batches`` and the other settings: pass them again. Without these, and without
+    layers of this package (the positions of `gpt`), Keras alone can load the file.
 
-    Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do.
+    Raises FileNotFoundError for a missing file, TypeError and ValueError as Keras and `Model.of` do.
 
     Example::
 
@@ -48,7 +48,7 @@ def load_model(
     model = Model.of(partial(keras.saving.load_model, path, custom_objects, False, safe_mode), **settings)
     compiled = json.loads(config).get("compile_config")
     if compile and compiled:
-        # Only now the optimizer can take the state that the file has of it: in shards, if that was asked for
+        # Only now can the optimizer load its state from the file, sharded if requested
         unsafe = nullcontext() if safe_mode else SafeModeScope(False)
         with keras.saving.custom_object_scope(custom_objects), unsafe:
             model.compile_from_config(compiled)
@@ -56,11 +56,11 @@ def load_model(
     return model
 
 
-load_model.__signature__ = naming_settings(load_model)  # which Shift-Tab shows
+load_model.__signature__ = naming_settings(load_model)  # shown by Shift-Tab
 
 
 def _config(path):
-    """Return the text of config.json in a .keras file; None for a file of another format."""
+    """Return config.json of a .keras file as a string; None for another format."""
     if not zipfile.is_zipfile(os.fspath(path)):
         return None
     with zipfile.ZipFile(os.fspath(path)) as file:

@@ -1,7 +1,7 @@
-"""Does an epoch that is resumed begin with the batches that it began with before the restart?
+"""Check that a resumed epoch begins with the same batches as before the restart.
 
-Seeds of shuffles are in the graph of a dataset. An order that comes from elsewhere, as from NumPy or a generator, shows
-in the batches alone: the first few of each epoch are summed up in numbers, which a checkpoint keeps.
+Shuffle seeds are in the dataset's graph. Any other order, as from NumPy or a generator, is visible only in the batches:
+a checkpoint keeps a numeric summary of the first few of each epoch.
 """
 
 import math
@@ -18,19 +18,17 @@ from bigtrain_nb.common.words import cause
 
 BATCHES = 4
 ROWS = 16
-"""So many of a batch are looked at."""
+"""Most rows of a batch to examine."""
 COLUMNS = 65_536
-"""And so many numbers of each."""
+"""Most values of each row to examine."""
 BITS = 8
-"""What a part must have at least to tell orders apart: two agree by chance once in 2 ** 8 times."""
+"""Entropy that a part needs to distinguish orders: two agree at random once in 2 ** 8 times."""
 LARGEST = 1e100
-"""Larger numbers are taken for this one: their squares have no sum."""
+"""Larger values are clipped to this, because their squares would overflow."""
 CLOSE = 0.05
-"""Rows of real numbers are the same if they differ by less than this share of what rows differ by: what is rounded on
-the way may be another number on another CPU."""
+"""Rows of floats are equal if they differ by less than this share of their deviation: CPUs round differently."""
 NOISE = 10
-"""Random noise differs as much between two readings of one dataset as between any two: what differs by this factor more
-has changed."""
+"""Random noise differs equally between all readings of a dataset: a difference this many times larger is a change."""
 AN_ORDER = (
     "its order must come from the number of the epoch alone, as that of dataset.shuffle(buffer, seed=epoch), of"
     " np.random.default_rng(epoch).permutation(examples), or of a generator that is seeded so"
@@ -38,22 +36,21 @@ AN_ORDER = (
 
 
 class FirstBatches:
-    """Notes the first batches of an epoch while they are read: ``found`` has of each batch, and of each part of it, a
-    number for each row."""
+    """Notes the first batches of an epoch as they are read: ``found`` has one number for each batch, part and row."""
 
     def __init__(self):
         self.forget()
 
     @property
     def found(self):
-        noted = dict(self._noted)  # while other threads read on
+        noted = dict(self._noted)  # other threads may still be reading
         return [noted[number] for number in range(BATCHES) if set(range(number + 1)) <= set(noted)]
 
     def forget(self):
-        self._noted = {}  # by the number of the batch: a dataset may be opened more than once
+        self._noted = {}  # by batch number: a dataset may be opened more than once
 
     def noting(self, dataset):
-        """Return the same dataset; what was found of another one is forgotten."""
+        """Return the same dataset, and forget the batches of an earlier one."""
         self.forget()
         noted = self._noted
 
@@ -64,9 +61,9 @@ class FirstBatches:
 
 
 def refuse_another_order(dataset, epoch, step, before, seed_before):
-    """Raise ValueError if an epoch of which ``step`` batches are done does not begin as it did ``before``.
+    """Raise ValueError if an epoch with ``step`` completed batches does not begin as it did ``before``.
 
-    Also if its order depends on TensorFlow's global seed, as `refuse_another_seed` says. The dataset is read for that.
+    Raise it also for another global seed (`refuse_another_seed`). The dataset is read for this.
     """
     refuse_another_seed(dataset, epoch, seed_before)
     if step and before and _differ(before, _first_of(dataset), dataset):
@@ -74,9 +71,9 @@ def refuse_another_order(dataset, epoch, step, before, seed_before):
 
 
 def refuse_another_seed(dataset, epoch, seed_before):
-    """Raise ValueError if an order depends on TensorFlow's global seed, and that is another one than before.
+    """Raise ValueError if an order depends on TensorFlow's global seed, and that has changed.
 
-    ``seed_before`` is None where it does not matter, and in checkpoints of earlier versions.
+    ``seed_before`` is None if it does not matter, and in checkpoints of earlier versions.
     """
     seed = global_seed()
     seeds = traits_of(dataset).seeds
@@ -91,7 +88,7 @@ def refuse_another_seed(dataset, epoch, seed_before):
 
 
 def refuse_other_batches(dataset, epoch, step, before, now):
-    """Raise it for what was read ``now`` of a dataset that cannot be read for that, as it would go on from there."""
+    """Raise ValueError as `refuse_another_order`, for batches read ``now`` of a dataset that must not be read again."""
     count = min(step, len(before))
     if count and now and _differ(before[:count], now, dataset, is_read_once=True):
         _refuse(epoch, step)
@@ -107,9 +104,10 @@ def _refuse(epoch, step):
 
 
 def refuse_an_order_of_each_call(dataset, make, epoch):
-    """Raise ValueError if another call of ``make(epoch)`` gives other first batches than ``dataset``, of the first.
+    """Raise ValueError if another call of ``make(epoch)`` gives other first batches than ``dataset``, from the first
+    call.
 
-    Where a shuffle would have to fill its buffer, what its seeds say must do.
+    With a shuffle, which would have to fill its buffer, only its seeds are checked.
     """
     if traits_of(dataset).shuffles:
         return
@@ -123,10 +121,10 @@ def refuse_an_order_of_each_call(dataset, make, epoch):
 
 
 def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
-    """Tell whether a dataset begins ``now`` otherwise than ``before``: None where chance on the way leaves that open.
+    """Return whether a dataset begins differently ``now`` than ``before``; None if random changes make that unclear.
 
-    All parts of the batches must be the same. Only where a `map` or Python may change them, those are left out that
-    differ as much each time that the same dataset is read. A dataset whose graph cannot be written may call Python.
+    All parts of the batches must be equal, except that where a `map` or Python may change them, parts that differ as
+    much between two readings of the same dataset are ignored. A dataset whose graph cannot be written may call Python.
     """
     if len(now) < len(before):
         return True
@@ -147,7 +145,7 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
             return True
     if is_changed:
         return None
-    # A generator changes examples by chance, or their order: what is the same in all epochs does not tell which.
+    # A generator changes examples, or their order, at random: parts equal in all epochs do not show which.
     lasts = _same_parts(read, read_again)
     fixed = _same_parts(now, of_another_epoch()) if of_another_epoch else []
     fixed += [False] * (len(parts) - len(fixed))
@@ -156,7 +154,7 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
 
 
 def _first_of(dataset):
-    """Return what is noted of the first batches, without moving on the dataset's shuffling where that can be done."""
+    """Return the notes on the first batches, if possible without advancing the dataset's shuffles."""
     if any(memory is not None for _, memory in traits_of(dataset).shuffles or ()):
         dataset = read_apart(dataset)
     return [[_numbers(part.numpy()) for part in tensors_of(batch)] for batch in dataset.take(BATCHES)]
@@ -175,13 +173,13 @@ def _first_of_the_next(make, epoch):
 
 
 def _by_part(before, now):
-    """Return of each part of the batches what it was and what it is, in as many batches as both have."""
+    """Return pairs of each part of the batches, before and now, over the batches that both have."""
     count = min(len(before), len(now))
     return list(zip(zip(*before[:count], strict=False), zip(*now[:count], strict=False), strict=False))
 
 
 def _numbers(part):
-    """Return a number for each of some rows: a checksum, or of real numbers a sum with weights."""
+    """Return a number for each of some rows: a weighted sum of floats, a checksum of anything else."""
     part = np.asarray(part)
     if part.size == 0:
         return []
@@ -205,7 +203,7 @@ def _same(one, other):
 
 
 def _distance(one, other):
-    """Return by how much the two differ at most: infinity where lengths or checksums differ."""
+    """Return the largest difference between the two: infinity if lengths or checksums differ."""
     if [len(numbers) for numbers in one] != [len(numbers) for numbers in other]:
         return math.inf
     one, other = list(chain(*one)), list(chain(*other))
@@ -215,7 +213,7 @@ def _distance(one, other):
 
 
 def _width(numbers):
-    """Return by how much numbers may differ: checksums not at all."""
+    """Return the tolerance for numbers: 0 for checksums."""
     if _are_checksums(numbers):
         return 0.0
     return float(max(CLOSE * np.std(numbers), 1e-5 * np.max(np.abs(numbers))))
@@ -226,10 +224,10 @@ def _are_checksums(numbers):
 
 
 def _bits(part):
-    """Return by how many bits batches differ in this part: by none where all are the same, as positions are."""
+    """Return the entropy of this part over batches, in bits: 0 if all batches are the same, like positions."""
     width = _width(list(chain(*part)))
     bits = 0.0
-    for numbers in zip_longest(*part):  # those of one row, in each batch
+    for numbers in zip_longest(*part):  # of one row, in each batch
         there = [number if width == 0 else round(number / width) for number in numbers if number is not None]
         bits -= sum(count * math.log2(count / len(there)) for count in Counter(there).values())
     return bits

@@ -1,4 +1,4 @@
-"""Which training uses a folder of checkpoints: two that save in one folder would take each other's."""
+"""Note which run uses a checkpoint folder: two that save in one folder would restore each other's checkpoints."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from bigtrain_nb.common.words import cause
 
 FILE = "owner.json"
 A_NOTEBOOK = "a notebook"
-LARGEST_TOKEN = 2**24  # so that a float32, which workers exchange, holds it
+LARGEST_TOKEN = 2**24  # exact in float32, which workers exchange
 
 
 class FolderOwner:
-    """A note in ``folder``, about the training that uses it: its host, process, start, script and arguments.
+    """A note in ``folder`` about the run that uses it: its host, process, start, script and arguments.
 
-    The chief writes it with `take`. Whether a process on another host still runs, nobody here can see: the folder
-    changes hands, and a training that has lost it raises at its next save. Other workers compare `token`, to see
-    whether the folder that they see is the same.
+    The chief writes it with `take`. Whether a process on another host still runs cannot be checked: the folder is taken
+    over, and the run that has lost it raises at its next save. Other workers compare `token` to check that they see the
+    same folder.
     """
 
     def __init__(self, folder):
@@ -42,9 +42,9 @@ class FolderOwner:
         }
 
     def take(self):
-        """Note that this training uses the folder; return the note of the one before, None if there was none.
+        """Note that this run uses the folder; return the previous run's note, None if there was none.
 
-        Raises RuntimeError, naming it, if another process of this machine trains with it now.
+        Raises RuntimeError, naming the run, if another process on this machine is training in it.
         """
         before = self._read()
         if before and before["state"] == "trains" and not self._is_mine(before) and self._runs_here(before):
@@ -54,7 +54,7 @@ class FolderOwner:
 
     @contextmanager
     def training(self):
-        """Say in the folder that it is in use, until the end of the block."""
+        """Mark the folder as in use until the end of the block."""
         self.check()
         self._note["state"] = "trains"
         self._write()
@@ -67,20 +67,20 @@ class FolderOwner:
                 self._write()
 
     def check(self):
-        """Raise RuntimeError if another training has taken the folder meanwhile."""
+        """Raise RuntimeError if another run has taken the folder."""
         found = self._read()
         if found and not self._is_mine(found):
             raise RuntimeError(self._in_use_by(found))
 
     @property
     def token(self):
-        """The number that the chief's note has, 0 if there is no note."""
+        """The token in the chief's note, 0 if there is no note."""
         found = self._read()
         return found["token"] if found else 0
 
     @property
     def runs(self):
-        """The script and the arguments of this process."""
+        """This process's script and arguments."""
         return self._note["runs"]
 
     def _is_mine(self, note):
@@ -88,7 +88,7 @@ class FolderOwner:
         return all(note[name] == mine[name] for name in ("host", "pid_namespace", "process", "started"))
 
     def _runs_here(self, note):
-        """Tell whether the process of a note is alive on this host, in this container."""
+        """Return whether a note's process is alive on this host, in this container."""
         if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(note["process"]).create_time() == note["started"]
@@ -101,9 +101,9 @@ class FolderOwner:
         )
 
     def _read(self):
-        """Return the note that stands in the folder, None for none and for one that is being written.
+        """Return the note in the folder, None if it is missing or incomplete.
 
-        Raises OSError where it cannot be read, so that nobody knows who uses the folder.
+        Raises OSError if it cannot be read, because the folder's user is then unknown.
         """
         try:
             with tf.io.gfile.GFile(self._path) as file:
@@ -121,12 +121,12 @@ class FolderOwner:
 
 
 def _pid_namespace():
-    """Return where process numbers hold: containers can have one hostname, and each counts its processes from 1."""
+    """Return the scope of process ids: containers can share a hostname, and each numbers its processes from 1."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     return ""  # not Linux
 
 
 def _what_runs():
-    """Return script and arguments, which in a notebook are those of its kernel and say nothing."""
+    """Return script and arguments; in a notebook, where they are meaningless, `A_NOTEBOOK`."""
     return A_NOTEBOOK if "ipykernel" in sys.modules else " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

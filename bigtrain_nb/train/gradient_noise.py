@@ -1,10 +1,10 @@
-"""How noisy a gradient is: what a step of `Model` measures for `bt.Meter(gradients=True)`.
+"""Measure the gradient noise in steps of `Model`, for `bt.Meter(gradients=True)`.
 
-The squared norm of a gradient of b examples is |G|² + tr(Σ) / b on average, with G the true gradient and Σ the
-covariance of one example's. A step has a large gradient, of all B examples, and small ones, of its pieces: a
-micro-batch on a replica, or on all of them. The two squares give tr(Σ) and |G|² without bias (McCandlish et al. 2018,
-"An Empirical Model of Large-Batch Training", appendix A.1). Both are sums over weights, so weights of which replicas
-have shards, whose pieces are others, are counted by themselves.
+The squared norm of the gradient of b examples is |G|² + tr(Σ) / b on average, with G the true gradient and Σ the
+covariance of one example's gradient. A step has a large gradient, of all B examples, and small ones, of its pieces: a
+micro-batch on one replica, or on all. The two squares give unbiased estimates of tr(Σ) and |G|² (McCandlish et al.
+2018, "An Empirical Model of Large-Batch Training", appendix A.1). Both are sums over weights, so sharded weights, which
+have other pieces, are counted separately.
 """
 
 from bigtrain_nb.common.batches import loss_reduction
@@ -13,14 +13,14 @@ from bigtrain_nb.common.replicas import is_shard, sum_over_replicas
 from bigtrain_nb.train.reduction import square_norms
 
 PIECES = "gradient_pieces"
-"""Among the logs of a replica's step: weighted squares of whole weights and of shards, then how many pieces each is."""
+"""In the logs of a replica's step: weighted squares of unsharded and of sharded weights, then their piece counts."""
 
 
 class GradientNoise:
     """Sums over the steps since the last `restart`, float32 [5], on each replica.
 
-    tr(Σ), |G|² and their number of steps; the norm of the applied gradient before clipping, and its number of steps. A
-    step that is not finite, which loss scaling skips, is in none of them; one in a single piece only in the last two.
+    tr(Σ), |G|² and their number of steps; the norm of the applied gradient before clipping, and its number of steps.
+    Nonfinite steps, which loss scaling skips, are excluded; steps with a single piece count only in the last two.
     """
 
     def __init__(self, model):
@@ -37,17 +37,17 @@ class GradientNoise:
         self._sums.assign(tf.zeros([5]))
 
     def sums(self):
-        """Return the mean of the sums over the replicas of this process, NumPy [5]."""
+        """Return the mean of the sums over this process's replicas, NumPy [5]."""
         own = self._model.distribute_strategy.experimental_local_results(self._sums)
         return sum(value.numpy() for value in own) / len(own)
 
     # In a step
 
     def of_a_piece(self, gradients, part, replicas):
-        """Return what a piece adds to `PIECES`, where ``gradients`` have been multiplied by its ``part``.
+        """Return a piece's contribution to `PIECES`, with ``gradients`` already multiplied by its ``part``.
 
-        A piece of b of B examples is the part b / B, and its square counts so much: however unevenly n pieces cut the
-        batch, the mean is |G|² + tr(Σ) n / B on average.
+        A piece of b of B examples is the part b / B, which is the weight of its square: for n pieces of any sizes, the
+        mean is |G|² + tr(Σ) n / B on average.
         """
         weights = self._model.trainable_variables
         own = square_norms(gradients)
@@ -58,7 +58,7 @@ class GradientNoise:
         if shards:
             square_of_shards = sum_over_replicas(square_of_shards)
             part_of_shards = sum_over_replicas(tf.identity(part))  # their gradients are sums over the replicas
-            counted = replicas  # all have the same, and it is summed
+            counted = replicas  # equal on all replicas, and summed over them
         return tf.stack(
             [
                 tf.math.divide_no_nan(_sum(whole), part),
@@ -69,7 +69,7 @@ class GradientNoise:
         )
 
     def add(self, pieces, step, share):
-        """Count a step: `PIECES` of this replica, and the step of the global batch, before gradients are clipped."""
+        """Count a step: this replica's `PIECES`, and the global batch's step before clipping."""
         gradients = step["gradients"]
         optimizer, weights = self._model.optimizer, self._model.trainable_variables
         pieces, examples = _of_all_replicas(pieces, share)
@@ -96,11 +96,11 @@ class GradientNoise:
 
 
 def _of_all_replicas(pieces, share):
-    """Return the pieces of the batch whose gradient is applied, and how many examples it has."""
+    """Return the pieces of the global batch, and its number of examples."""
     examples = tf.cast(share.examples, tf.float32)
     if share.reduction.replicas == 1:
         return pieces, examples
-    if share.reduction.communicates_in_forward:  # where a part is that of the global batch
+    if share.reduction.communicates_in_forward:  # a part is then one of the global batch
         return sum_over_replicas([pieces, examples])
     weighted = tf.math.multiply_no_nan(pieces[:2], share.weight)
     squares, count, examples, weight = sum_over_replicas([weighted, pieces[2:], examples, share.weight])
@@ -108,7 +108,7 @@ def _of_all_replicas(pieces, share):
 
 
 def refuse_unmeasurable(model):
-    """Raise ValueError for a model whose steps do not tell how noisy the gradient is."""
+    """Raise ValueError for a model whose steps cannot measure gradient noise."""
     reduction = model.replica_reduction
     if loss_reduction(model.loss) == "sum":
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Is the loss of a batch the mean of those of its pieces, which are micro-batches and the shares of replicas?
+"""Check that the loss of a batch is the mean over its pieces (micro-batches and replicas' shares).
 
-Where a mask leaves out places, it is by their number. Where it cannot be, that is refused or warned of by the name of
-the loss. What a loss is, it shows when a step is traced: by what it returns, and by what it makes of drawn numbers.
+With a mask, pieces are weighted by their valid positions. If averaging is wrong, the loss is refused or warned of by
+name. The kind of a loss is found when a step is traced, from its output, and its values for random inputs.
 """
 
 import warnings
@@ -24,24 +24,24 @@ from bigtrain_nb.common.words import first_sentence
 
 MOST_EXAMPLES = 8
 MOST_NUMBERS = 2**24
-"""Drawn for a piece; of larger outputs fewer examples, or none."""
+"""Most elements to draw for a piece; larger outputs get fewer examples, or none."""
 
 LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1), (0.1, 0.4, 0.9))
-"""Drawn as targets, the first of which a loss takes: those that are often left out come first."""
+"""Values to draw targets from; the first set that a loss accepts is used, and labels often ignored come first."""
 
 _KNOWN = {}
-"""By the id of a loss, or of a model, what was found out of it for each kind of batch; as long as it lives."""
+"""Results by id of a loss or model, for each kind of batch; kept as long as the object lives."""
 
 
 def share_left(share, y_pred, watched):
-    """Return how much of the weight of a `ReplicaBatch` is left by the mask of its loss, a scalar of 0 to 1.
+    """Return the share of a `ReplicaBatch`'s weight that the mask of its loss keeps, a scalar of 0 to 1.
 
-    The sum over pieces of their losses by weight and what is left, divided by that of these, is then the loss of the
-    batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.
+    The mean over pieces of their losses, weighted by weight times this share, is then the loss of the batch. It is None
+    without a mask, if losses are sums, and for several outputs, each with its own valid positions.
     """
     if not _is_only_loss(y_pred, watched) or share.loss_reduction == "sum":
         return None
-    if watched[0].reduces and watched[0].is_one_number:  # it does not ask for masks
+    if watched[0].reduces and watched[0].is_one_number:  # it does not use masks
         return None
     (output,) = tf.nest.flatten(y_pred)
     masks = [mask for mask in (mask_of(output), watched[0].mask) if mask is not None]
@@ -64,7 +64,7 @@ def _is_only_loss(y_pred, watched):
 
 
 def check_losses(share, y_pred, sample_weight, watched, training):
-    """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
+    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; see `losses_watched`."""
     model, kind = share.model, share.loss_reduction
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
     shapes = [each.shape for one in watched for each in _predictions(one)]
@@ -113,9 +113,7 @@ def _predictions(loss):
 
 
 def _check_values(share, loss):
-    """Refuse a loss that adds up where the mean is taken, of pairs, or with state; warn of one that is not one number
-    for each example, or that cannot be examined.
-    """
+    """Refuse a loss that is a sum, of pairs, or stateful; warn of one that is not per example or cannot be examined."""
     model = share.model
     if not loss.is_one_number and not loss.is_own:
         if loss.name.lower() == "circle":
@@ -180,10 +178,10 @@ def _warn_of_unexamined(model, loss, why):
 
 
 def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
-    """Raise ValueError for outputs, of these ``shapes``, of which another axis changes with the number of examples.
+    """Raise ValueError for outputs of these ``shapes`` if another axis than the first changes with the batch size.
 
-    Outputs of micro-batches and replicas then are of fewer examples: scores of each pair of them, say. So is refused
-    what has another first axis than a multiple of the examples; warned of is what cannot be compared.
+    Micro-batches and replicas then compare fewer examples, for example in scores of pairs. A first axis that is not
+    proportional to the examples is refused too; outputs that cannot be examined give a warning.
     """
     outputs = tf.nest.flatten(y_pred)
     asked = [len(outputs) == 1 or any(output.shape == shape for shape in shapes) for output in outputs]
@@ -231,10 +229,10 @@ def _warn_of_unexamined_outputs(model, why):
 
 
 def _shapes_of_two_lengths(model, x, training):
-    """Return two numbers of examples, and for each the shapes of what a model returns; or words why they are not known.
+    """Return two batch sizes, and for each the shapes of a model's outputs, or why they are unknown.
 
-    Nothing is computed. The second is twice the first, which is even, for models that take examples in pairs. A model
-    is asked once for batches of a kind, however many pieces, replicas and steps there are.
+    Nothing is computed. The second size is twice the first, which is even, for models that take examples in pairs. A
+    model is traced once per kind of batch, regardless of pieces, replicas and steps.
     """
     known = _known(model)
     kind = training, repr(keras.tree.map_structure(lambda value: _of_length(value, None), x))
@@ -249,7 +247,7 @@ def _asked_for_two_lengths(model, x, training):
     lengths = length, 2 * length
     try:
         return lengths, _shapes_for(model, x, lengths, training)
-    except Exception as error:  # somebody's own model, which may take no such batch
+    except Exception as error:  # a custom model may not accept this batch
         return lengths, first_sentence(error)
 
 
@@ -263,9 +261,9 @@ def _of_length(value, length):
     return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
 
 
-@tf.autograph.experimental.do_not_convert  # a tf.function around the step would convert the thread, and warn
+@tf.autograph.experimental.do_not_convert  # else a tf.function around the step would convert the thread, and warn
 def _shapes_for(model, x, lengths, training):
-    """Return for each number of examples the shapes of what a model returns."""
+    """Return the shapes of a model's outputs for each batch size."""
 
     def traced(length):
         specs = keras.tree.map_structure(lambda value: _of_length(value, length), x)
@@ -282,11 +280,11 @@ def _warn(model, words):
 
 
 class _NotExamined(Exception):
-    """Raised where drawn numbers say nothing of a loss."""
+    """Raised if random inputs do not show the kind of a loss."""
 
 
 def _known(thing):
-    """Return what is known of a loss or model, by the kind of batch; it need not be hashable."""
+    """Return the results for a loss or model, which need not be hashable, by kind of batch."""
     if id(thing) not in _KNOWN:
         _KNOWN[id(thing)] = {}
         finalize(thing, _KNOWN.pop, id(thing))
@@ -294,7 +292,7 @@ def _known(thing):
 
 
 def _known_of(share, loss):
-    """Return "changes variables", or what `_of_drawn_numbers` does: of each loss and kind of batch found out once."""
+    """Return the result of `_found_out`, cached for each loss and kind of batch."""
     known = _known(loss.loss)
     arguments = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), loss.arguments)
     kind = repr(arguments), loss.is_one_number, share.micro_batches > 1, share.reduction.replicas
@@ -309,7 +307,7 @@ def _found_out(share, loss):
             return "changes variables", None
         if loss.calls_python():
             return "not examined", "it calls functions of Python in a step, which may change something"
-    except Exception as error:  # a function that runs eagerly only: it is not called with drawn numbers
+    except Exception as error:  # an eager-only function is not called with random inputs
         return "not examined", first_sentence(error)
     if loss.reduces and len(loss.shape) > 0:
         return "several numbers", None
@@ -317,20 +315,20 @@ def _found_out(share, loss):
 
 
 def _of_drawn_numbers(share, loss):
-    """Return what a loss makes of drawn numbers, and words for it: "adds up", "pairs" and the shape, "one number",
-    "depends on others", "mean", "each" for one number for each example; "not examined" and why.
+    """Return the kind of a loss by random inputs, and details: "adds up", "pairs" and the shape, "one number", "depends
+    on others", "mean", "each" for one value per example; "not examined" and why.
     """
     why = None
     for labels in LABELS:
         try:
             return _compared(share, loss, labels)
-        except Exception as error:  # somebody's own function, of numbers that it may not know
+        except Exception as error:  # a custom function may not accept these values
             why = why or error
     return "not examined", first_sentence(why)
 
 
 def _compared(share, loss, labels):
-    """Return what the values of two pieces, and of both together, say of a loss, and words for it."""
+    """Return the kind of a loss, from its values for two pieces and for both together, and details."""
     piece, other = _drawn(loss.arguments, labels, seed=1), _drawn(loss.arguments, labels[-1:], seed=2)
     of_piece, again, of_other, together, doubled = _alone(
         loss.call, piece, piece, other, _joined(piece, other), _joined(piece, piece)
@@ -359,7 +357,7 @@ def _equal(one, other):
 
 
 def _drawn(arguments, labels, seed):
-    """Return targets, of ``labels``, and predictions of some examples."""
+    """Return random targets, from ``labels``, and predictions for some examples."""
     random = np.random.default_rng(seed)
     most = max(int(np.prod([size or 3 for size in each.shape[1:]])) for each in tf.nest.flatten(arguments))
     examples = min(MOST_EXAMPLES, MOST_NUMBERS // most)
@@ -382,7 +380,7 @@ def _joined(*pieces):
 
 @tf.autograph.experimental.do_not_convert
 def _alone(call, *pieces):
-    """Return what a loss gives for each piece outside of graphs and strategies, as in a thread of its own."""
+    """Return a loss's value for each piece, in a separate thread, outside graphs and strategies."""
 
     def values():
         return _values(call, *pieces)
@@ -392,13 +390,13 @@ def _alone(call, *pieces):
 
 
 def _here(call, *pieces):
-    """Return what a loss gives for each piece on this replica, which may ask how many there are."""
+    """Return a loss's value for each piece on this replica, where it can read the number of replicas."""
     with tf.init_scope():
         return _values(call, *pieces)
 
 
 def _values(call, *pieces):
-    """Return what a loss gives for each piece. Random numbers go on as if none had been drawn."""
+    """Return a loss's value for each piece, without advancing random number generators."""
     given = [tf.nest.map_structure(tf.convert_to_tensor, piece) for piece in pieces]
     with keras.StatelessScope(), captured_variables_kept(call, given[0]):
         return [keras.ops.convert_to_numpy(call(*each)) for each in given]
@@ -406,7 +404,7 @@ def _values(call, *pieces):
 
 @contextmanager
 def attributes_kept(model):  # private: Keras
-    """Put back what a call changes in attributes of layers, as tensors of its own graph, and the losses they added."""
+    """Restore layer attributes that a call changes, for example to tensors of its graph, and added losses."""
     layers = list(model._flatten_layers())
     before = [(dict(vars(layer)), list(layer._losses), set(layer._loss_ids)) for layer in layers]
     try:
@@ -421,6 +419,6 @@ def attributes_kept(model):  # private: Keras
 
 
 def adds_a_mean_only(layer):  # private: Keras
-    """Return whether all that a layer has added is a regularizer of Keras of its outputs, a mean over the examples."""
+    """Return whether a layer's only added loss is a Keras activity regularizer, a mean over the examples."""
     kinds = keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2
     return len(layer._losses) == 1 and type(layer.activity_regularizer) in kinds

@@ -1,4 +1,4 @@
-"""The loss scale of "mixed_float16", watched step by step."""
+"""Record the loss scale of "mixed_float16", step by step."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from bigtrain_nb.common.quiet import keras
 
 
 class LossScaleHistory(keras.callbacks.Callback):
-    """Keeps, for each training step, the loss scale after it and whether its update was skipped.
+    """Records, for each training step, the loss scale after it and whether its update was skipped.
 
-    For any Keras model that is compiled with loss scaling, which the policy "mixed_float16" brings along. ``scale`` and
-    ``skipped`` are lists; a second `fit` adds to them. With ``steps_per_execution`` above 1 Keras calls back once for
-    so many steps: then an entry is the scale after the last of them, and ``skipped`` is True if the scale has fallen
-    since the entry before or none of the steps was applied. Reading the scale waits for the step to end.
+    For any Keras model compiled with loss scaling, as by the policy "mixed_float16". ``scale`` and ``skipped`` are
+    lists; a second `fit` appends to them. With ``steps_per_execution`` above 1, there is one entry per execution: the
+    scale after its last step, and ``skipped`` is True if the scale has fallen since the previous entry or no step was
+    applied. Reading the scale waits for the step to end.
 
     `fit` raises ValueError if the model has no loss scaling.
 
@@ -48,7 +48,7 @@ class LossScaleHistory(keras.callbacks.Callback):
         self._before = scale, applied
 
     def figure(self) -> Any:
-        """Return the scale, step by step, as a figure; skipped steps are marked."""
+        """Return a figure of the scale over steps, with skipped steps marked."""
         from bigtrain_nb.plots import stairs_figure
 
         step = "training step" if self._steps == 1 else f"execution of {self._steps} training steps"

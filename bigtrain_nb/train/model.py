@@ -1,11 +1,11 @@
-"""A `keras.Model` that trains the same way on one device, several, or several workers, in micro-batches if asked.
+"""A `keras.Model` that trains the same way on one device, several, or several workers, optionally in micro-batches.
 
-One idea cures most of what stock Keras 3 gets wrong here: a step's gradients are summed over micro-batches, reduced
-over replicas **once**, and only then shown to anything that looks at them. So clipping, weight decay and the finite
-check of loss scaling see the global batch's mean gradient, the same on every replica.
+One idea fixes most errors of stock Keras 3 here: a step's gradients are summed over micro-batches and reduced over
+replicas **once**, before anything else uses them. So clipping, weight decay and the finite check of loss scaling see
+the global batch's mean gradient, the same on every replica.
 
-Read it from the top: how a model is made or taken, how it chooses its reduction, a step, what Keras'
-`fit` needs around it, files, and in the end all that is refused.
+The file is in this order: making or converting a model, choosing its reduction, a step, support for Keras `fit`, files,
+and checks that refuse settings.
 """
 
 import inspect
@@ -72,73 +72,73 @@ _Method = TypeVar("_Method", bound=Callable)
 
 
 def _shown_as(method: _Method) -> Callable[[Callable], _Method]:
-    """Let a method of ours be shown as that of Keras, by type checkers too."""
+    """Give our method the signature and docstring of the Keras one, for type checkers too."""
     return wraps(method)
 
 
 class Model(keras.Model):
     r"""A `keras.Model`, functional or subclassed, that trains the same on one device, several, or several workers.
 
-    `Model.of` takes a model that exists. The dataset is that for one device. In `fit`, `evaluate`, `predict` and
+    `Model.of` converts an existing model. Pass the same dataset as for one device. In `fit`, `evaluate`, `predict` and
     `train_on_batch`, without a strategy, under MirroredStrategy and MultiWorkerMirroredStrategy:
 
-    - ``micro_batches=K``: a replica computes its share of the batch in at most K parts of ceil(share / K) examples (of
-      sharded layers in K that differ by one), and applies the sum of their gradients once. Peak memory falls with K.
-    - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer's state and
-      updates 1/N of each weight. With Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
-    - ``fully_shard=r"transformer_layer_\d+"`` (ZeRO stage 3, `FullyShardedMean`): of each weight of these layers, of
-      its gradient and of the optimizer's state, each of N replicas keeps 1/N; a layer is gathered when it is computed,
-      and computed again in the backward pass. A regular expression for whole names, a function of a layer, or a list of
-      layers; with the same optimizers. The layers are changed in place, and stay so.
-    - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
+    - ``micro_batches=K``: a replica computes its share of the batch in at most K micro-batches of ceil(share / K)
+      examples (with sharded layers, exactly K, whose sizes differ by at most one), and applies the sum of their
+      gradients once. Peak memory falls with K.
+    - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer state and
+      updates 1/N of each weight. With Keras SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
+    - ``fully_shard=r"transformer_layer_\d+"`` (ZeRO stage 3, `FullyShardedMean`): each of N replicas keeps 1/N of these
+      layers' weights, gradients and optimizer state; a layer is gathered for its forward pass, and recomputed in the
+      backward pass. A regular expression for full names, a function of a layer, or a list of layers; with the same
+      optimizers. The layers are changed in place, permanently.
+    - ``reduce_dtype="bfloat16"``: gradients are reduced between replicas in half the bytes.
 
-    The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
-    variables are sums and counts, as all of Keras: replicas add up what they have counted. A custom metric that
-    keeps a mean in a variable shows a sum of means there; let it keep a sum and a count. What
-    a custom `compute_loss` returns is taken as on one device: as the mean over the examples that it was given, and
-    `fit` warns of it where there are several pieces. These differ from stock Keras on one device:
+    The applied gradient is the mean over the global batch, however unevenly it splits. So are metrics whose variables
+    are sums and counts, as in all Keras metrics: they are summed over replicas. A custom metric that keeps a mean in a
+    variable shows a sum of means; keep a sum and a count instead. The result of a custom `compute_loss` is taken, as on
+    one device, as the mean over the examples that it was given, and `fit` warns if there are several pieces. These
+    differ from stock Keras on one device:
 
-    - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
-      micro-batch of a replica's share; moving statistics become the replicas' mean
-    - losses of masked outputs, and those with ``ignore_class``, are exact where there is one output; of several outputs
-      with masks they are means over the valid positions of a micro-batch, not of the batch, and `fit` warns
-    - losses that return one number for a batch, as `Dice`, or take other examples into that of one, as `Circle`, are
-      taken of each micro-batch of a replica's share, and their mean by examples is that of the batch only if they are
-      means over examples. `fit` warns of them by name; those of your own it calls with drawn numbers to find out. One
-      that adds up, as what is divided by the global batch, it refuses, unless it has ``reduction="sum"``; so it does
-      losses and outputs of pairs of examples, (N, N), and losses that change variables. Losses that layers add are
-      warned of, too. Metrics of your own that count calls or take one number of a batch see micro-batches
-    - several workers each read the whole dataset and keep their share of each batch (AutoShardPolicy.DATA, where it has
-      none of its own): stock TensorFlow shares out files. Workers whose first batches differ, as of a `shuffle` without
-      a seed, raise in `fit` and `evaluate` before a step
-    - state that layers of your own keep (no weight that trains) stays each replica's; a file has that of the first
-    - the loss of a single output counts a batch by its examples; stock counts a short last batch like a full one
-    - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
-    - ``mixed_float16`` may skip other steps, for an overflow in one micro-batch skips the whole step
-    - a row of an embedding that is used often has one gradient. Stock Adam squares, and stock clipping measures, that
-      of each use by itself (8e-3 apart after six steps of a small BERT); with SGD there is no difference
-    - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on; nor is
-      it a batch more in the means of losses and metrics, as in stock where batches have a known size
-    - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits
+    - layers with batch statistics, random numbers or added losses, such as expert load balancing, see a micro-batch of
+      a replica's share; moving statistics are averaged over replicas
+    - losses of masked outputs, and those with ``ignore_class``, are exact for a single output; for several outputs with
+      masks they are means over the valid positions of a micro-batch, not of the batch, and `fit` warns
+    - losses that return one value per batch, like `Dice`, or compare examples, like `Circle`, are computed for each
+      micro-batch of a replica's share; their mean by examples is that of the batch only if they are means over
+      examples. `fit` warns of them by name, and calls custom losses with random inputs to find out. It refuses a loss
+      that grows with batch size, for example after division by the global batch size, unless it has
+      ``reduction="sum"``; and losses and outputs of pairs of examples, (N, N), and losses that change variables. It
+      warns of losses that layers add. Custom metrics that count calls or compute one value per batch see micro-batches
+    - several workers each read the full dataset and keep their share of each batch (AutoShardPolicy.DATA, unless the
+      dataset sets a policy): stock TensorFlow shards by files. If workers' first batches differ, as after an unseeded
+      `shuffle`, `fit` and `evaluate` raise before a step
+    - non-trainable state of custom layers stays local to each replica; a file has that of the first
+    - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
+    - values that a custom `compute_metrics` adds to those of metrics become their mean over the examples
+    - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
+    - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
+      that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
+    - the end of a dataset of unknown size is not counted as a step, in which weights would decay and a schedule would
+      advance; nor as a batch in the means of losses and metrics, as in stock where batches have a known size
+    - ``reduce_dtype`` rounds gradients to bfloat16, with 8 significant bits
 
-    Where XLA compiles the steps of one device (``compile(jit_compile=True)``, on a GPU by itself),
+    If XLA compiles the steps of one device (``compile(jit_compile=True)``, automatic on a GPU),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
-    shape are on the device at once, a batch of another shape is a program of its own, and callbacks come after K steps,
-    as in Keras.
+    shape are on the device at once, a batch of another shape is a separate program, and callbacks are called after K
+    steps, as in Keras.
 
-    `save` and `save_weights` write an ordinary file, whole and beside the old one before they replace it. All workers
-    may save to one path. The settings are not in it: give them to `bigtrain_nb.load_model`, or set them on the model
-    that Keras has loaded, after `Model.of`. `clone_model` gives a stock model.
+    `save` and `save_weights` write an ordinary file, which replaces the old one once it is complete. All workers may
+    save to one path. The settings are not saved: pass them to `bigtrain_nb.load_model`, or, after loading with Keras,
+    to `Model.of`. `clone_model` returns a stock model.
 
-    Raises TypeError for an unknown argument, for layers that are chosen by anything else than those three, and for a
-    `train_step` or `test_step` of your own that passes by what was asked for; ValueError for bad values, for settings
-    that cannot be combined (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer
-    that cannot be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be
-    weighed together, for losses that add up and do not say so, for batches whose tensors do not share the first axis,
-    with scalars or None on several replicas, for stateful RNNs and batches that are not dense in micro-batches, for
-    synchronized `BatchNormalization` in micro-batches on several replicas, for `SpectralNormalization` in pieces, for
-    `SwapEMAWeights` with ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for
-    losses that are sums.
+    Raises TypeError for an unknown argument, for layers chosen in any other way, and for a custom `train_step` or
+    `test_step` that bypasses these settings; ValueError for invalid values, for settings that cannot be combined
+    (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer that cannot be sharded, in
+    training for one that accumulates gradients itself, for losses with incompatible reductions, for losses that are
+    undeclared sums, for batches whose tensors do not share the first axis, with scalars or None on several replicas,
+    for stateful RNNs and batches that are not dense in micro-batches, for synchronized `BatchNormalization` in
+    micro-batches on several replicas, for `SpectralNormalization` in pieces, for `SwapEMAWeights` with
+    ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for losses that are sums.
 
     Example::
 
@@ -152,9 +152,9 @@ class Model(keras.Model):
 
     _reduction = None
     _orders = None  # `OneOrder` of several workers
-    _noise = None  # what a step measures of its gradients
+    _noise = None  # gradient noise, if measured
 
-    # Made, or taken as it is
+    # Making or converting a model
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is not Model or not _is_functional(args, kwargs):
@@ -166,7 +166,7 @@ class Model(keras.Model):
     def __init__(self, *args: Any, **kwargs: Any):
         settings = {name: kwargs.pop(name) for name in SETTINGS if name in kwargs}
         if _is_functional(args, kwargs):
-            # Only its constructor can tell that a subclass is functional. Keras would rewrite the bases of its classes
+            # Only the constructor shows that a subclass is functional. Keras would rewrite the bases of its classes
             self.__class__ = in_place.made_class((type(self), Functional), own=type(self))
         super().__init__(*args, **kwargs)
         for name, value in settings.items():
@@ -174,22 +174,21 @@ class Model(keras.Model):
 
     @classmethod
     def of(cls, model: Any, **settings: Unpack[Settings]) -> "Model":
-        """Take a Keras model in place, and return it: *the same object* that trains as a `Model` from now on.
+        """Convert a Keras model in place and return it: *the same object*, which now trains as a `Model`.
 
-        It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
-        its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
-        the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
-        are ``micro_batches``, ``shard_optimizer``, ``fully_shard`` and ``reduce_dtype``; called again, it changes those
-        that are given.
+        It keeps its class, methods and preprocessor, its `call`, `compute_loss` and `compute_metrics`, and its file
+        format, which loads as the stock model without this package. A compiled model stays compiled, with its optimizer
+        state; a built optimizer is copied if ``shard_optimizer`` changes. ``settings`` are ``micro_batches``,
+        ``shard_optimizer``, ``fully_shard`` and ``reduce_dtype``; another call changes only those that are passed.
 
-        ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
-        ``fully_shard`` the weights of these layers are sharded before they are made.
+        ``model`` may also be a function that builds one, for a model larger than the memory of one device: with
+        ``fully_shard``, these layers' weights are sharded before they are created.
 
-        The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
-        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing.
+        The settings apply to steps of the model whose `fit` is called. For a part of another model, like a GAN's
+        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` have no effect.
 
-        Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
-        with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
+        Raises TypeError if ``model`` is not a Keras model, and for a custom `train_step` or `test_step` together with
+        any setting or several replicas; ValueError for a model that was made outside this strategy's scope.
         """
         _refuse_unknown("Model.of", settings, tuple(SETTINGS))
         given = model
@@ -214,7 +213,7 @@ class Model(keras.Model):
     __reduce__ = in_place.reduce_with_changes
 
     def __setattr__(self, name, value):
-        """A new value of a setting holds from the next `fit` on."""
+        """Set an attribute; a new value of a setting takes effect at the next `fit`."""
         if name in SETTINGS:
             value = checked(self, {name: value})[name]
             self.train_function = None
@@ -228,7 +227,7 @@ class Model(keras.Model):
             return scale_of(optimizer)
         return None
 
-    # Compiled: what replicas do together is chosen
+    # Compiling, and choosing the reduction over replicas
 
     @_shown_as(keras.Model.compile)
     def compile(self, *args, **kwargs):
@@ -239,32 +238,32 @@ class Model(keras.Model):
         self.choose_reduction()
 
     def compile_from_config(self, config):
-        """Compile a model that is loaded. Keras does so where nobody has overridden `compile`."""
+        """Compile a loaded model, as Keras does if `compile` is not overridden."""
         if overriding(self, "compile"):
-            super().compile_from_config(config)  # which warns that it does not
+            super().compile_from_config(config)  # which only warns
             return
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
     def choose_reduction(self):
-        """Return what the replicas do with their gradients: the one reduction that the settings ask for now.
+        """Return the reduction over replicas that the current settings need.
 
-        Asked wherever that may have changed since: in `of`, `compile` and `fit`, and where functions of steps are made.
-        Another kind is made anew, and takes the optimizer. Raises ValueError if two kinds are asked for.
+        Called wherever that may have changed: in `of`, `compile` and `fit`, and when step functions are made. A new
+        kind of reduction adapts the optimizer. Raises ValueError if the settings need two kinds.
         """
         kind = reduction_for(self)
         kind.prepare(self)
         if type(self._reduction) is not kind:
             reduction = kind(self)
             reduction.take_optimizer()
-            self._reduction = reduction  # last: what is refused once is refused again
+            self._reduction = reduction  # last, so that an error is raised again next time
         return self._reduction
 
     def measure_gradients(self):
-        """Let steps measure how noisy their gradients are, until `compile`; return the `GradientNoise`.
+        """Let steps measure gradient noise, until `compile`; return the `GradientNoise`.
 
-        Raises ValueError for losses that are sums, and for a batch that stays in one piece.
+        Raises ValueError for losses that are sums, and for a batch that is not split.
         """
         refuse_unmeasurable(self)
         if self._noise is None:
@@ -296,9 +295,9 @@ class Model(keras.Model):
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
-        """Return the `ReplicaBatch` of this replica, with what each function of a step asks of it.
+        """Return this replica's `ReplicaBatch`, for all functions of a step.
 
-        Variables that sums start from, and the losses to track, are made before; with a strategy, Keras did so already.
+        Variables for sums and tracked losses are made before; with a strategy, Keras has done so already.
         """
         self._ours_was_called = True
         _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
@@ -312,12 +311,12 @@ class Model(keras.Model):
 
     @contextmanager
     def _at_work(self, share):
-        """Let a replica compute after its batch is there, and losses be those of one device.
+        """Let a replica compute once its batch is available, with the losses of one device.
 
-        What `compute_loss` returns is then the mean over the examples that it sees, also what somebody adds to it. Sums
-        are left to Keras, which adds up those of the replicas and divides what layers add by their number.
+        The result of `compute_loss`, including custom terms, is then the mean over the examples that it sees. Sums are
+        left to Keras, which sums them over replicas and divides losses added by layers by the number of replicas.
         """
-        there = after(share.data) if self.built else nullcontext()  # variables made here must not begin with the data
+        there = after(share.data) if self.built else nullcontext()  # variables made here must not depend on the data
         losses = nullcontext() if share.loss_factor > 1 else losses_of_one_device()
         with share.reduction.at_work(), there, losses:
             yield
@@ -325,9 +324,9 @@ class Model(keras.Model):
     def _forward_and_gradients(self, names, share):
         """Return the loss, gradients and logs of a share, times its part of the batch; update the metrics.
 
-        ``names`` is the set to which those are added that `compute_metrics` shows.
+        The names of logs from `compute_metrics` are added to the set ``names``.
 
-        The loss is scaled before its gradients are taken, so that the sum over micro-batches is the share's mean.
+        The loss is multiplied by the part before differentiation, so the sum over micro-batches is the share's mean.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
         # Forward
@@ -348,7 +347,7 @@ class Model(keras.Model):
             if gradient is not None:
                 gradients[index] = dense(gradient, weights[index])
 
-        # Logs that are no metrics
+        # Logs that are not metrics
         shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         names.update(shown)
         of_metrics, part = self.get_metrics_result(), tf.cast(share.part, tf.float32)
@@ -360,7 +359,7 @@ class Model(keras.Model):
         return step if left is None else {**step, "left": counts}
 
     def _outputs_and_loss(self, share, x, y, sample_weight, training):
-        """Return the outputs for a share, its loss, and what `losses_watched` says of those that were called."""
+        """Return the outputs for a share, its loss, and the results of `losses_watched` for called losses."""
         with in_own_step(self):
             y_pred = outputs_of(self, x, training)
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
@@ -368,11 +367,11 @@ class Model(keras.Model):
         return y_pred, as_scalar(loss), [one for one in watched if one.arguments is not None]
 
     def _update(self, step, share):
-        """Apply the global batch's gradients, the same on every replica, and count its loss."""
+        """Apply the global batch's gradients, the same on every replica, and track its loss."""
         weights = self.trainable_variables
         pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
         if weights and not self.optimizer.built:
-            self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
+            self.optimizer.build(weights)  # not after the data: XLA refuses variables initialized from it
         with already_reduced(self.optimizer), after(share.data):
             if weights:
                 self.optimizer.apply_gradients(pairs)
@@ -383,16 +382,16 @@ class Model(keras.Model):
         if overriding(self, "test_step", behind=Model):
             return super().test_step(data)
         share = self._share_of_batch(data, training=False)
-        with self._at_work(share):  # as in training: the end of the data counts no batch
+        with self._at_work(share):  # as in training, the end of the data is not a batch
             shown = set()
             logs = self._evaluate(share, shown)
         logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _evaluate(self, share, names):
-        """Update the metrics, but for an empty share, of which means are not finite; return the other logs.
+        """Update the metrics, except for an empty share, whose means are not finite; return the other logs.
 
-        ``names`` is the set to which those are added that `compute_metrics` shows.
+        The names of logs from `compute_metrics` are added to the set ``names``.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
 
@@ -419,7 +418,7 @@ class Model(keras.Model):
             found = tf.cond(tf.greater(share.examples, 0), traced, lambda: zeros)
         weight, factor = _weight_in_evaluation(share, found.get("left"))
         loss = found["loss"] * tf.cast(factor, found["loss"].dtype)
-        loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # else not finite
+        loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # otherwise not finite
         self._loss_tracker.update_state(loss, sample_weight=weight)
         return _for_mean_over_replicas(found["logs"], share)
 
@@ -436,11 +435,11 @@ class Model(keras.Model):
         return outputs
 
     def _compute_loss(self, x=None, *args, **kwargs):
-        """Return the loss in a step of somebody's own that is Keras' in the end."""
+        """Return the loss in a custom step that uses the Keras loss."""
         with count_by_examples(self, count_examples(x)):
             return as_scalar(super()._compute_loss(x, *args, **kwargs))
 
-    # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
+    # Support for Keras `fit` and `evaluate`: making, building and tracing at the right time
 
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
@@ -470,7 +469,7 @@ class Model(keras.Model):
             return super().predict(*args, **kwargs)
 
     def _reading(self, is_prediction=False):
-        """Return the context in which replicas can divide what is read, and several workers read the same batches."""
+        """Return the context in which replicas can split batches, and several workers read the same batches."""
         strategy = self.distribute_strategy
         if several_workers(strategy) and self._orders is None:
             object.__setattr__(self, "_orders", OneOrder(strategy))  # Keras tracks any other attribute
@@ -497,8 +496,8 @@ class Model(keras.Model):
     def make_train_function(self, force=False):
         """Make the function that `fit` calls, ``train_function``.
 
-        The optimizer's variables are made before it is traced: TensorFlow traces a function that makes variables again
-        and keeps both, which makes the first step of two replicas take more than twice as long.
+        The optimizer's variables are made before tracing: TensorFlow traces a function that makes variables twice and
+        keeps both traces, which more than doubles the time of the first step of two replicas.
         """
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
@@ -520,7 +519,7 @@ class Model(keras.Model):
         self._make_steps("test", super().make_test_function, force)
 
     def _make_steps(self, name, stock, force):
-        """Make ``train_function`` or ``test_function``; by ``stock``, Keras' own, where its loop of steps will do."""
+        """Make ``train_function`` or ``test_function``; by ``stock``, the Keras method, if its loop is enough."""
         with _watched_step(self, f"{name}_step"):
             if self.jit_compile and not self.run_eagerly and self._distribute_strategy is None:
                 several_steps = partial(steps_in_one_program, trains=name == "train")
@@ -536,17 +535,17 @@ class Model(keras.Model):
         super().make_predict_function(force)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
-        under MultiWorkerMirroredStrategy (keras issue 20585).
+        """Build from a *local* replica's batch. Keras converts the batches of all to one tensor, which raises under
+        MultiWorkerMirroredStrategy (keras issue 20585).
         """
         if self._distribute_strategy is None:
             return
         if iterator is not None:
-            *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
+            *_, epoch = next(iter(iterator))  # preceded by the step's number, or two numbers in newer Keras
             data_batch = next(epoch, None)
             if self._orders is not None:
                 self._orders.refuse_unlike_orders()
-            if data_batch is None:  # nothing to train on: Keras warns, but a step that makes variables raises
+            if data_batch is None:  # no data: Keras warns, but a step that makes variables raises
                 data_batch = batch_of_zeros(iterator)
                 if data_batch is None:
                     return
@@ -557,43 +556,43 @@ class Model(keras.Model):
             self._symbolic_build(data_batch=first if replicas == 1 else of_one_length(first, 1, replicas))
 
     def _get_metrics_result_or_logs(self, logs):
-        """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
+        """Return the logs of an epoch: metrics of all replicas, and additions of a custom `compute_metrics`.
 
-        Keras takes all from the first replica if anything is added.
-        Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
+        Keras takes all logs from the first replica if there are additions. Without examples there are no logs: empty
+        means would be 0, which `EarlyStopping` would use.
         """
         if has_seen_examples(self):
             return {**logs, **{name: log for name, log in self.get_metrics_result().items() if name in logs}}
         counts_elsewhere = overriding(self, "train_step") or overriding(self, "test_step")
         return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
-    # Whole weights: shown, given, saved and loaded
+    # Unsharded weights: count, get, set and save
 
     def count_params(self):
         return sum(math.prod(whole_of(weight).shape) for weight in self.weights)
 
     def get_weights(self):
-        """Return the weights as NumPy arrays; shards are joined, and all workers must ask."""
+        """Return the weights as NumPy arrays, with shards joined; all workers must call it."""
         return whole_weights(self)
 
     def set_weights(self, weights):
-        """Give all variables of `weights` whole values; each replica takes its shard of those that are sharded."""
+        """Set all variables of `weights` to unsharded values, of which each replica keeps its shards."""
         if any(is_shard(variable) for variable in self.weights):
             give_whole_weights(self, weights)
         else:
             super().set_weights(weights)
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
-        """Save as `keras.Model.save`, beside the old file and then in its place.
+        """Save like `keras.Model.save`, replacing the old file only once the new one is complete.
 
-        Each of several workers writes a whole file and renames it: with one path, the last one stays.
+        Each of several workers writes a complete file and renames it: with one path, the last one remains.
         """
         if zipped is not None:
             kwargs["zipped"] = zipped
         self._save_once(super().save, filepath, overwrite, kwargs)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None):
-        """Save as `keras.Model.save_weights`, beside the old file and then in its place, as `save` does."""
+        """Save like `keras.Model.save_weights`, replacing the old file as `save` does."""
         kwargs = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
         self._save_once(super().save_weights, filepath, overwrite, kwargs)
 
@@ -608,23 +607,23 @@ class Model(keras.Model):
         if several and not overwrite:
             raise ValueError("several workers cannot ask before they overwrite a file: leave out overwrite=False")
         if not is_file or makes_folder or (not overwrite and os.path.exists(filepath)):
-            save(filepath, overwrite, **kwargs)  # to a store that shows whole objects only, or asks the user first
+            save(filepath, overwrite, **kwargs)  # a store that shows only complete objects, or asks the user first
         else:
             self.replica_reduction.save(filepath, lambda path: save(path, **kwargs))
 
 
-for _name, _default in SETTINGS.items():  # of a model that another constructor has made
+for _name, _default in SETTINGS.items():  # for models made by another constructor
     setattr(Model, _name, _default)
-# Which Shift-Tab shows
+# Shown by Shift-Tab
 Model.__new__.__signature__ = Model.__init__.__signature__ = naming_settings(Model.__init__)
 Model.of.__func__.__signature__ = naming_settings(Model.of.__func__)
 
 
 def _weight_in_evaluation(share, left):
-    """Return for how many of the global batch's examples a replica's loss stands, and what it is multiplied by.
+    """Return the weight of a replica's loss, in examples of the global batch, and a factor for it.
 
-    The mean over the replicas by these numbers is then the mean, by number, by weights or by the places that a mask
-    has ``left``, or the sum, over the global batch.
+    The mean over replicas with these weights is then the global batch's loss: the sum, or the mean over examples, by
+    weights or over the positions that a mask has ``left``.
     """
     examples = tf.cast(share.examples, tf.float32)
     if not share.is_piece or (share.loss_reduction == "mean" and left is None):
@@ -637,7 +636,7 @@ def _weight_in_evaluation(share, left):
 
 
 def _for_mean_over_replicas(logs, share):
-    """Return logs of evaluation, times what lets Keras' mean over the replicas be the mean over the examples."""
+    """Return evaluation logs, scaled so that Keras' mean over replicas is the mean over examples."""
     if not logs or share.reduction.replicas == 1:
         return logs
     examples = tf.cast(share.examples, tf.float32)
@@ -646,7 +645,7 @@ def _for_mean_over_replicas(logs, share):
     return {name: tf.math.multiply_no_nan(tf.cast(log, tf.float32), counts) for name, log in logs.items()}
 
 
-# Refused, or warned of, before it is done wrong in silence
+# Refusing, or warning of, what would silently be wrong
 
 
 def _is_functional(args, kwargs):
@@ -654,7 +653,7 @@ def _is_functional(args, kwargs):
 
 
 def _refuse_unknown(what, given, names):
-    """Raise TypeError. Keras takes any argument beside inputs and outputs, and does nothing with it."""
+    """Raise TypeError for unknown arguments, which Keras would silently ignore."""
     for name in given:
         if name not in names:
             nearest = get_close_matches(name, names, 1, cutoff=0)[0]
@@ -662,7 +661,7 @@ def _refuse_unknown(what, given, names):
 
 
 def _refuse_same_names(model):
-    """Raise TypeError for a model with an attribute or a method of its own that ours would hide."""
+    """Raise TypeError for a model with an attribute or method that ours would hide."""
     if isinstance(model, Model):
         return
     for name in (
@@ -680,7 +679,7 @@ def _refuse_same_names(model):
 
 
 def _refuse_other_scope(model):
-    """Raise ValueError for a model that is compiled in another scope than that in which it was made."""
+    """Raise ValueError for a model that is compiled in another scope than it was made in."""
     _refuse_other_strategy(model)
     if model.distribute_strategy is not tf.distribute.get_strategy():
         replicas = model.distribute_strategy.num_replicas_in_sync
@@ -692,7 +691,7 @@ def _refuse_other_scope(model):
 
 
 def _refuse_shared_backups(model, callbacks):
-    """Raise ValueError for workers that back up into one folder, of which the first deletes what the others need."""
+    """Raise ValueError if workers back up into one folder, which the first would delete while others need it."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore) and callback.delete_checkpoint:
             folder = zlib.crc32(os.path.abspath(callback.backup_dir).encode())
@@ -706,10 +705,10 @@ def _refuse_shared_backups(model, callbacks):
 
 
 def _refuse_other_strategy(model):
-    """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
+    """Raise ValueError for a model whose weights were not made in the current strategy's scope."""
     values = [weight.value for weight in model.weights[:1]]
     if not tf.distribute.has_strategy() or not all(isinstance(value, tf.Variable) for value in values):
-        return  # or a function builds it, whose weights are made later
+        return  # or a function that builds it makes the weights later
     if values and not tf.distribute.get_strategy().extended.variable_created_in_scope(values[0]):
         raise ValueError(
             f"{model.name} was made outside of this strategy's scope, so its weights are on one device only: build or"
@@ -718,7 +717,7 @@ def _refuse_other_strategy(model):
 
 
 def _asked_for(model, settings):
-    """Return what a step must do beside what Keras' does, in words: a setting, several replicas; None for nothing."""
+    """Return in words what a step needs beyond stock Keras: a setting or several replicas; None for nothing."""
     for name, value in settings.items():
         if value != SETTINGS[name]:
             return f"{name}={value!r}"
@@ -744,7 +743,7 @@ def _in_place_of_a_step(model):
 
 
 def _refuse_hidden_steps(model, settings):
-    """Raise TypeError for a model taken in place with a step of its own, which knows nothing of what is asked for."""
+    """Raise TypeError for a converted model with a custom step, which would ignore the settings."""
     asked = _asked_for(model, settings)
     for name in ("train_step", "test_step"):
         kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
@@ -756,10 +755,10 @@ def _refuse_hidden_steps(model, settings):
 
 @contextmanager
 def _watched_step(model, name):
-    """Let Keras, which reads a step once, take one that raises TypeError unless it comes to ours.
+    """Give Keras, which reads a step once, one that raises TypeError unless it calls ours.
 
-    So a subclass of `Model` may override a step and call ``super()``, and what passes by ours is refused when it is
-    traced, before a step is done.
+    So a subclass of `Model` may override a step and call ``super()``; a step that bypasses ours is refused when it is
+    traced, before any update.
     """
     step = getattr(model, name)
 
@@ -774,7 +773,7 @@ def _watched_step(model, name):
             )
         return logs
 
-    own = vars(model).get(name)  # of somebody who has set a step on the model itself
+    own = vars(model).get(name)  # a custom step set on the model itself
     vars(model)[name] = watched
     try:
         yield
@@ -785,10 +784,10 @@ def _watched_step(model, name):
 
 
 def _refuse_what_needs_one_piece(model):
-    """Raise ValueError for what cannot be in a step of several micro-batches or replicas.
+    """Raise ValueError for features that do not work with several micro-batches or replicas.
 
-    That are an optimizer that accumulates by itself, and the scales of float8, which Keras hands on as gradients and
-    which are not to be summed.
+    These are an optimizer that accumulates gradients itself, and float8 scales, which Keras passes as gradients but
+    which must not be summed.
     """
     if any(getattr(one, "gradient_accumulation_steps", None) for one in parts_of(model.optimizer)):
         raise ValueError(
@@ -821,7 +820,7 @@ def _refuse_ema_overwrites(model):
 
 
 def _refuse_states_of_examples(model, micro_batches=1):
-    """Raise ValueError for layers that know each example of the batch before, of which pieces are others."""
+    """Raise ValueError for layers with a state per example of the previous batch, which pieces would mix up."""
     if micro_batches == 1 and model.distribute_strategy.num_replicas_in_sync == 1:
         return
     for layer in layers_within(model):

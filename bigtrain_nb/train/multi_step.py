@@ -1,4 +1,4 @@
-"""Several steps of training as one program of XLA, so that a GPU does not wait for Python between them."""
+"""Run several training steps as one XLA program, so that a GPU does not wait for Python between them."""
 
 import threading
 import time
@@ -12,19 +12,19 @@ from keras.src.backend.tensorflow.trainer import reduce_per_replica
 
 
 def steps_in_one_program(model, step, trains):
-    """Return what `fit` or `evaluate` calls for one execution of ``steps_per_execution`` steps: one program, a loop.
+    """Return the function for one execution of ``steps_per_execution`` steps in `fit` or `evaluate`: one program.
 
-    To launch a program costs XLA some 20 to 50 µs for each variable that it takes, milliseconds for a large model.
-    Keras' own ``steps_per_execution`` launches one program a step; here a program takes the batches stacked, and its
-    loop as many steps as there are. A batch of another shape, as a short last one, is a program of its own. Shapes are
-    numbers when a step is traced, which a fused kernel asks for. The logs are those of the last step, as in Keras.
+    Launching an XLA program costs about 20 to 50 µs per variable that it reads: milliseconds for a large model. Stock
+    Keras launches one program per step; here a program takes stacked batches and loops over them. A batch of another
+    shape, like a short last one, has a separate program. Shapes are static in tracing, as fused kernels require. The
+    logs are those of the last step, as in Keras.
     """
     one_step = traced_for_each_shape(step)
     converted = converting_optionals(model, lambda batch: batch)
 
     @traced_for_each_shape
     def several_steps(batches, count):
-        """Take the first ``count`` of batches that are stacked."""
+        """Do a step on each of the first ``count`` stacked batches."""
 
         def one_of_them(number, _):
             return number + 1, one_step(_unstacked(batches, number))
@@ -50,13 +50,13 @@ def steps_in_one_program(model, step, trains):
         if not batches:
             raise StopIteration
         if not compiled:
-            build_as_fit_does(model, batches[0], trains)  # else variables are made when a program is traced
+            build_as_fit_does(model, batches[0], trains)  # otherwise variables are made in tracing
         logs = None
         for alike in _runs_of_one_shape(batches):
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:
                 logs = run(one_step, alike[0])
             else:
-                rest = [alike[-1]] * (model.steps_per_execution - len(alike))  # for one program whatever their number
+                rest = [alike[-1]] * (model.steps_per_execution - len(alike))  # padding, for a single program
                 logs = run(several_steps, _stacked(alike + rest), tf.constant(len(alike)))
         return logs
 
@@ -65,7 +65,7 @@ def steps_in_one_program(model, step, trains):
 
 @contextmanager
 def said_if_it_takes_long(words, seconds=5.0):
-    """Print for how long something has been going on, after so many seconds, twice as many and so on, and its end."""
+    """Print the duration of a block so far, after ``seconds``, twice as many and so on, and in the end."""
     began, ended, said = time.monotonic(), threading.Event(), []
 
     def tell():
@@ -98,7 +98,7 @@ def _unstacked(batches, number):
 
 
 def _runs_of_one_shape(batches):
-    """Return lists of batches that follow each other and have the same shapes."""
+    """Return lists of consecutive batches with the same shapes."""
     runs = []
     for batch in batches:
         if runs and _shapes(batch) == _shapes(runs[-1][0]):
@@ -113,10 +113,10 @@ def _shapes(batch):
 
 
 def steps_in_turn(model, step):  # private: Keras
-    """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
+    """Return the function for one execution in `fit` or `evaluate`, with its steps in a Python loop.
 
-    Keras has them in a loop of the graph, in which replicas cannot communicate as GPUs and workers do:
-    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras.
+    Keras uses a graph loop, in which replicas on GPUs or workers cannot communicate: TensorFlow fails, asking for the
+    value of a placeholder. The logs are those of the last step, as in Keras.
     """
     strategy = model.distribute_strategy
     step = converting_optionals(model, step)
@@ -151,5 +151,5 @@ def steps_in_turn(model, step):  # private: Keras
 
 
 def converting_optionals(model, step):  # private: Keras
-    """Return a step that takes what is missing in a batch as None, as Keras' own functions do."""
+    """Return a step that receives None for missing values of a batch, as Keras functions do."""
     return model._autoconvert_optionals(step)

@@ -1,9 +1,9 @@
-"""SIGTERM, which a scheduler sends to a job that must end: noted on any worker, and acted on by all.
+"""Handle SIGTERM, which a scheduler sends to a job that must end: any worker notes it, and all act on it.
 
-Ray sends none; it says in another way that it is about to take a node from a training.
+Ray does not send SIGTERM; it announces in another way that it will take a node from a job.
 
-TensorFlow's `PreemptionCheckpointHandler` is for this too. It asks Google's metadata server where it runs, by HTTP, and
-on Google's CPU machines then hears no SIGTERM; it keeps the signal, and a thread, after the training has ended.
+TensorFlow's `PreemptionCheckpointHandler` has the same purpose. It detects its platform by HTTP from Google's metadata
+server, and on Google's CPU machines ignores SIGTERM; it keeps the signal, and a thread, after training has ended.
 """
 
 import atexit
@@ -28,10 +28,10 @@ ROUND_SECONDS = 0.5
 
 
 class Preemption:
-    """Notes SIGTERM, on this worker or any other; in a training of Ray's also what Ray says.
+    """Notes SIGTERM on this or any other worker and, under Ray Train, Ray's preemption notice.
 
-    ``ask`` gives a tensor from every worker, as `all_gather` does; None on one worker. It is not done after every step,
-    but about every `ROUND_SECONDS`; all workers count the steps between in the same way.
+    ``ask`` returns a tensor from every worker, like `all_gather`; None for one worker. It is called not after every
+    step but about every `ROUND_SECONDS`; all workers count the same number of steps in between.
     """
 
     def __init__(self, ask=None):
@@ -44,7 +44,7 @@ class Preemption:
 
     @contextmanager
     def listening(self):
-        """Note SIGTERM, instead of being ended by it. Python has signals in the main thread only."""
+        """Note SIGTERM instead of terminating. Python handles signals only in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -56,7 +56,7 @@ class Preemption:
 
     def came(self):
         """Return whether SIGTERM came to any worker. All must call it, and get the same answer."""
-        if self._ray and self._ray.get_preemption_info():  # which all workers must ask together too
+        if self._ray and self._ray.get_preemption_info():  # which all workers must call together too
             self._came = True
         if self._ask is None:
             return self._came
@@ -72,7 +72,7 @@ class Preemption:
         return bool(came)
 
     def came_by_now(self):
-        """Return the same after a step; with several workers it may be some steps late."""
+        """Return the same after a step, with several workers possibly some steps late."""
         if self._ask is None:
             return self._came
         self._steps_left -= 1
@@ -83,13 +83,13 @@ class Preemption:
 
 
 def _ray_train():
-    """Return the module `ray.train` in a worker that Ray Train has started, else None. Ray need not be installed."""
+    """Return the module `ray.train` in a worker of Ray Train, else None. Ray need not be installed."""
     module = sys.modules.get("ray.train")
     if module is None or not hasattr(module, "get_preemption_info"):
         return None
     try:
         module.get_context()
-    except RuntimeError:  # Ray is loaded, but has not started this
+    except RuntimeError:  # Ray is imported, but did not start this process
         return None
     return module
 
@@ -99,6 +99,6 @@ def _alone(answer):
 
 
 def leave():
-    """End the process with `PREEMPTED`; SIGTERM on the way, from an impatient scheduler, changes that no more."""
+    """Exit with `PREEMPTED`, ignoring any further SIGTERM from the scheduler during the exit."""
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(PREEMPTED)

@@ -1,10 +1,9 @@
-"""What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
+"""Reduce gradients over replicas: a model has one reduction, chosen in `compile` and when it is built.
 
-`Mean` is that of an ordinary model. The others derive from it, and `train/settings.py` names those that a setting
-needs. A step is handed to `reduce` as one replica has computed it:
+`Mean` is for ordinary models. The others derive from it, and `train/settings.py` maps settings to them. `reduce` gets
+the replica's `ReplicaBatch` and its step, without variables on which the loss does not depend:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
-`share_left`, where a mask leaves out places; with it comes the replica's `ReplicaBatch`. What comes back is
-applied by the optimizer. A variable that the loss does not depend on is not in it.
+`share_left`, if a mask excludes positions. The optimizer applies the result.
 """
 
 from contextlib import nullcontext
@@ -20,9 +19,9 @@ from bigtrain_nb.train.settings import REDUCTIONS, SETTINGS
 
 
 def reduction_for(model):
-    """Return the class of the one reduction that a model asks for, `Mean` if none; raise ValueError for two."""
+    """Return the class of reduction that a model's settings need, `Mean` by default; raise ValueError for two."""
     given = [name for name in REDUCTIONS if getattr(model, name) != SETTINGS[name]]
-    if "fully_shard" not in given and any(map(is_shard, model.weights)):  # in a part of it that was a model of its own
+    if "fully_shard" not in given and any(map(is_shard, model.weights)):  # in a part that was a separate model
         given.append("fully_shard")
     words = {kind: kind.asked_for(model) for kind in map(reduction_class, given)}
     asked = [kind for kind in words if words[kind]]
@@ -41,23 +40,24 @@ def reduction_class(name):
 
 
 class Mean:
-    """The mean over the replicas, each by the weight of its share of the batch.
+    """The mean over replicas, each weighted by its share of the batch.
 
-    It is made when it is chosen, in `compile` or when the model is built: one of both may be missing then.
+    It is created in `compile` or when the model is built: the other may not have happened yet.
     """
 
     optimizer_class = None
-    """The class of ours that the optimizer is given in place; None for one that stays what it is."""
+    """Our class to which the optimizer is converted in place; None to leave it unchanged."""
 
     refuse_optimizer = staticmethod(lambda optimizer: None)
-    """A function of the optimizer that raises ValueError for one that cannot have that class."""
+    """A function that raises ValueError for an optimizer that cannot be converted to that class."""
 
     communicates_in_forward = False
-    """Whether replicas communicate within a layer: then all must run the same micro-batches, not in a loop."""
+    """Whether replicas communicate within layers: then all run the same micro-batches, without a loop."""
 
     sum_gradients = staticmethod(sum_over_replicas)
-    """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
-    replica's shards of them. They have been multiplied by the weight of the share, and cast to ``reduce_dtype``."""
+    """A function of {index: gradient} that returns their sums over replicas, or this replica's shards of the sums.
+
+    The gradients have been multiplied by the share's weight, and cast to ``reduce_dtype``."""
 
     at_work = staticmethod(nullcontext)
     """The context in which a replica computes."""
@@ -68,38 +68,38 @@ class Mean:
 
     @classmethod
     def asked_for(cls, model):
-        """Return the setting for which a model needs this reduction, in words for an error; None where it does not."""
+        """Return the setting for which a model needs this reduction, in words for an error; None if it does not."""
 
     # Before a step
 
     @staticmethod
     def prepare(model):
-        """Make of the layers of a model what the setting says; called again whenever `fit` begins."""
+        """Convert a model's layers as the setting requires; called again whenever `fit` begins."""
 
     def take_optimizer(self):
-        """Give the model's optimizer the `optimizer_class` in place, or take away that of another reduction."""
+        """Convert the model's optimizer to `optimizer_class`, or back from that of another reduction."""
         optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is None:  # a `compile` of somebody's own may give none
+        if optimizer is None:  # a custom `compile` may have none
             return
         self.refuse_optimizer(innermost(optimizer))
         with self.model.distribute_strategy.scope():
             self.model.optimizer = _of_class(optimizer, self.optimizer_class, self.model.trainable_variables)
 
     def refuse_callbacks(self, callbacks):
-        """Raise ValueError for a callback that the reduction does not go with."""
+        """Raise ValueError for a callback that does not work with this reduction."""
 
     # In a step
 
     def batch(self, data):
-        """Return the data that a replica computes on."""
+        """Return the data for a replica's computation."""
         return data if self.replicas == 1 else own_copy(data)
 
     def share(self, data, training):
-        """Return what a replica computes on as its `ReplicaBatch` of the global batch."""
+        """Return a replica's `ReplicaBatch` of the global batch."""
         return share_of(self.batch(data), self, self.model.micro_batches if training else 1)
 
     def reduce(self, step, share):
-        """Return the step of the global batch. Moving statistics become their mean in the same all-reduce."""
+        """Return the step of the global batch. The same all-reduce averages moving statistics."""
         if self.replicas == 1:
             return over_valid_places(step)
         statistics = moving_statistics(self.model)
@@ -109,25 +109,25 @@ class Mean:
         return over_valid_places(means)
 
     def are_shards(self, gradients):
-        """Return of each gradient that `reduce` has returned, {index: gradient}, whether it is a replica's shard."""
+        """Return whether each gradient from `reduce`, {index: gradient}, is a replica's shard."""
         return [False] * len(gradients)
 
     def finish(self, gradients):
-        """Return the gradients that the optimizer gets, which clips by the norms of what it is given."""
+        """Return the gradients for the optimizer, which clips by their norms."""
         return gradients
 
     # After it
 
     def save(self, path, save):
-        """Call ``save`` so that one whole file replaces the old one: each worker's own, of which the last stays."""
+        """Call ``save`` so that a complete file replaces the old one; of several workers, the last one's remains."""
         write_beside(path, save)
 
 
 def _of_class(optimizer, wanted, weights):
-    """Return an optimizer with the class ``wanted`` in place, and no other of ours; None for a stock one.
+    """Return an optimizer converted to our class ``wanted``, or to a stock one for None.
 
-    A stock optimizer without state is changed in place. One that has state, or another class of ours, is copied
-    together with its state, of ``weights``.
+    A stock optimizer without state is changed in place. One with state, or another class of ours, is copied with its
+    state for ``weights``.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.inner_optimizer = _of_class(optimizer.inner_optimizer, wanted, weights)
@@ -150,9 +150,9 @@ def _of_class(optimizer, wanted, weights):
 
 
 def square_norms(gradients, are_shards=None):
-    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over the replicas.
+    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over replicas.
 
-    ``are_shards`` says of each gradient whether it is a replica's shard; None for the norms of what this replica has.
+    ``are_shards`` has for each gradient whether it is a replica's shard; None for this replica's norms only.
     """
     if not gradients:  # every layer is frozen
         return {}
@@ -162,14 +162,14 @@ def square_norms(gradients, are_shards=None):
 
 
 def assign_means(statistics, means, total):
-    """Give moving statistics their means over the replicas, unless these have no examples, in ``total`` 0."""
+    """Assign moving statistics their means over replicas, unless there are no examples (``total`` is 0)."""
     for variable, mean in zip(statistics, means, strict=True):
         kept = tf.cast(variable.value, mean.dtype)
         variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
 
 
 def over_valid_places(step):
-    """Return a step divided by the share of the batch's weight that masks have left; as it is without one."""
+    """Return a step divided by the share of the batch's weight that masks have left; unchanged without a mask."""
     if "left" not in step:
         return step
 

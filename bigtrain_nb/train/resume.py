@@ -1,6 +1,6 @@
-"""Training that may end at any step and goes on from there, on one device or many: on as many, to the last bit.
+"""Training that can stop at any step and resume there, on one device or many; bitwise identical on the same number.
 
-Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it trains that epoch from its start again.
+Keras' `BackupAndRestore` cannot: after a save in the middle of an epoch, it repeats that epoch from its start.
 """
 
 import inspect
@@ -40,10 +40,10 @@ from bigtrain_nb.train.train_state import TrainState
 from bigtrain_nb.train.unlisted import unlisted_variables
 
 SEEN_SECONDS = 10.0
-"""So late a worker may see what the chief has written in a folder that they share."""
+"""Longest delay until a worker sees files that the chief has written in a shared folder."""
 LONG_SKIP_SECONDS = 10.0
 FEW_SKIPPED = 100
-"""So few batches are read again quickly: what took long then was compiling the first step."""
+"""Up to so many batches are read quickly again: if it took long, the time was for compiling the first step."""
 ONE_FIT = (
     "model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=N, callbacks=[..., resume]), where"
     " make_epoch(epoch) returns the dataset of an epoch"
@@ -51,59 +51,58 @@ ONE_FIT = (
 
 
 class Resume(keras.callbacks.Callback):
-    """Saves a training in ``folder`` and, in a new process, goes on from there as if it had never stopped.
+    """Saves a training run in ``folder`` and, in a new process, resumes it as if it had never stopped.
 
-    Make it after `compile`. It restores the newest checkpoint in ``folder``, if there is one: weights, the state of the
-    optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then call `fit` once, as in the
-    example, with ``resume.data(make_epoch)`` and ``initial_epoch=resume.epoch``. Optimizers that a model has as
-    attributes beside that of `compile`, as a GAN does, are saved too, and variables that Keras does not list: the
-    states of stateful RNNs, and those that layers and losses of your own have as attributes. So is what callbacks of
-    Keras know: for how long `EarlyStopping` and `ReduceLROnPlateau` have waited, what was best for `ModelCheckpoint`,
-    the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended stays ended. The best
-    weights of ``EarlyStopping(restore_best_weights=True)`` are not in a checkpoint: after a restart it looks for the
-    best among the epochs that follow, and prints so; ``ModelCheckpoint(path, save_best_only=True)`` keeps the best.
+    Make it after `compile`. It restores the newest checkpoint in ``folder``, if any: weights, optimizer state and loss
+    scale, each replica's dropout seeds, epoch and step. Then call `fit` once, as in the example, with
+    ``resume.data(make_epoch)`` and ``initial_epoch=resume.epoch``. Additional optimizers in a model's attributes, like
+    a GAN's, are saved too, as are variables that Keras does not list: the states of stateful RNNs, and attributes of
+    custom layers and losses. So is the state of Keras callbacks: how long `EarlyStopping` and `ReduceLROnPlateau` have
+    waited, the best value of `ModelCheckpoint`, the rows of `CSVLogger`, the epochs of `History`. A run ended by
+    `EarlyStopping` stays ended. The best weights of ``EarlyStopping(restore_best_weights=True)`` are not in a
+    checkpoint: after a restart it looks for the best among later epochs, and prints a message;
+    ``ModelCheckpoint(path, save_best_only=True)`` keeps the best.
 
-    An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number, and the
+    A resumed epoch must have the same order as before, so ``make_epoch`` seeds it with the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
-    summary of the epoch's first four batches, so that another order is refused; what a `map` changes at random in each
-    example is not. An order that ``make_epoch`` draws at each call is refused at the start, where no shuffle tells
-    where it comes from: the first batches are read twice then. In a loop of your own, go through `epochs`, give each
-    epoch's dataset to `rest`, and call ``resume.step_done()`` after each step.
+    summary of the epoch's first four batches, so that another order is refused, but not random changes by a `map`. If
+    ``make_epoch`` draws a new order at each call without a shuffle, that is refused at the start, by reading the first
+    batches twice. In a custom loop, iterate over `epochs`, pass each epoch's dataset to `rest`, and call
+    ``resume.step_done()`` after each step.
 
-    Going on in the middle of an epoch, what was trained before is read again, with all the work in the pipeline: hours,
-    where that work is large and a million batches are done. It costs nothing where a batch is made from its number:
-    ``tf.data.Dataset.range(steps).map(read)``, where ``read`` makes batch ``n`` of the epoch.
+    Resuming in the middle of an epoch reads the completed batches again, with all the pipeline's work: hours, for an
+    expensive pipeline and a million batches. It costs nothing if batches are made from their numbers:
+    ``tf.data.Dataset.range(steps).map(read)``, where ``read(n)`` makes batch ``n`` of the epoch.
 
-    A state that is not finite, as after a loss of NaN, is not saved, and a warning says so: the last finite one stays.
+    A nonfinite state, as after a NaN loss, is not saved, with a warning: the last finite checkpoint remains.
 
     Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest two
     checkpoints.
 
-    After SIGTERM, to any worker, all save after the same step and end with the exit code `PREEMPTED`, 75; a scheduler,
-    or ``bt.run_workers(..., restarts=3)``, starts them again. With several workers that is about half a second or one
-    step later, whichever is longer. Python hears signals in the main thread only.
+    After SIGTERM to any worker, all save after the same step and exit with code `PREEMPTED`, 75; a scheduler, or
+    ``bt.run_workers(..., restarts=3)``, restarts them. With several workers, the save comes about half a second or one
+    step later, whichever is longer. Python handles signals only in the main thread.
 
-    What is sharded over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
-    needs room. It goes on sharded or not, with any number of replicas; but with one replica ``shard_optimizer=True``
-    raises, as there is nothing to share: a script that may come down to one worker leaves it out then. With another
-    number sums are made in another order, so that the result is the same up to rounding, which grows with the steps;
-    but each replica draws its own numbers in Dropout, and takes the statistics of its own part of the batch in
-    BatchNormalization.
+    Sharded weights and optimizer state are saved unsharded, for which the chief's host needs memory. They can be
+    restored sharded or not, on any number of replicas; but with one replica ``shard_optimizer=True`` raises, so a
+    script that may be left with one worker must omit it then. Another number of replicas changes the order of
+    summation: the result is the same up to rounding, which grows with the steps. But each replica draws its own numbers
+    in Dropout, and uses statistics of its own part of the batch in BatchNormalization.
 
-    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names: a second one
-    is refused on the same host, and takes the folder over from another host, where the first raises at its next save.
-    The property ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a
-    restart, the state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an
-    attribute's `tf.random.Generator`. The last bit may differ on GPUs, where sums are made in any order, unless
-    `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an epoch ends with a short
-    batch: Keras traces it apart, and goes on with another graph.
+    ``folder`` is shared by all workers and used by one run at a time, named in its file owner.json: a second run is
+    refused on the same host, but takes the folder over from another host, where the first raises at its next save. The
+    property ``restored`` is whether there was a checkpoint. Not saved: metrics of the part of an epoch before a
+    restart, the state of other callbacks, random numbers from other sources than Keras' seed generators or a
+    `tf.random.Generator` attribute. Results may differ in the last bit on GPUs, where the order of sums is
+    nondeterministic, unless `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an
+    epoch ends with a short batch, which Keras traces separately before it continues with another graph.
 
-    Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
-    that is not built, a checkpoint of another model, and in `fit` for another dataset than that of
-    `data`, another ``initial_epoch``, ``steps_per_epoch``, `BackupAndRestore`, and for a model that was compiled again;
-    TypeError for what is no Keras model; OSError for a folder that cannot be written and checkpoints that cannot be
-    read; RuntimeError if another training uses the folder, if the workers do not share it, in the scope of several
-    workers, and for `fit` in a loop over `epochs`. If one worker cannot start, all raise.
+    Raises ValueError for invalid settings, a model that is not built or compiled, an additional optimizer that is not
+    built, a checkpoint of another model, and in `fit` for a dataset that is not from `data`, another ``initial_epoch``,
+    ``steps_per_epoch``, `BackupAndRestore`, and a model that was compiled again; TypeError if ``model`` is not a Keras
+    model; OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another run
+    uses the folder, if the workers do not share it, in the scope of several workers, and for `fit` in a loop over
+    `epochs`. If one worker cannot start, all raise.
 
     Example::
 
@@ -141,37 +140,37 @@ class Resume(keras.callbacks.Callback):
         more = {"unlisted": list(self._unlisted.values())} if self._unlisted else {}
         self._files = CheckpointFiles(folder, variables, state=self._state, **more)
         self._has_done_a_step = False
-        self._length = None  # batches in this epoch, where known
-        self._before = 0  # steps of this epoch that were done when its dataset was opened
+        self._length = None  # batches in this epoch, if known
+        self._before = 0  # completed steps of this epoch when its dataset was opened
         self._first_batches = FirstBatches()
-        self._compare = None  # what a loop of one's own has skipped with what was trained before
+        self._compare = None  # compares batches skipped by a custom loop with those trained
         self._seed = global_seed()  # TensorFlow's, when this epoch's dataset was made
-        self._loop_sets_seed = False  # for an epoch, so that it is not that of the next one
-        self._looked_at_the_order = False  # of the epoch in which a restart goes on
+        self._loop_sets_seed = False  # per epoch, so the seed is not for the next one
+        self._looked_at_the_order = False  # of the epoch in which training resumes
         self._in_loop = False
-        self._callbacks = None  # those of the `fit` that runs
-        self._epochs = None  # what `data` has made
+        self._callbacks = None  # of the running `fit`
+        self._epochs = None  # the result of `data`
         self._hush = ExitStack()
         self._said_spoilt = False
-        self._skips_since = None  # when batches were about to be skipped, until the first step after them
+        self._skips_since = None  # start of skipping batches, until the first step after it
         self.restored = self._restore() > 0
         self._files.note_what_is_finite()
         model.fit = self._in_place_of_fit(model)
 
     @property
     def epoch(self) -> int:
-        """The epoch to train, counted from 0: so many are done."""
+        """The epoch to train, from 0, which is also the number of completed epochs."""
         return self._state.epoch
 
     @property
     def step(self) -> int:
-        """Number of steps of this epoch that are done."""
+        """Number of completed steps in this epoch."""
         return self._state.step
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the epochs from `epoch` to ``count - 1``, for a loop of your own that does not call `fit`.
+        """Yield the epochs from `epoch` to ``count - 1``, for a custom loop that does not call `fit`.
 
-        After the loop's body an epoch is done, and saved. In this loop SIGTERM is heard.
+        After the loop's body an epoch is complete, and is saved. SIGTERM is handled in this loop.
         """
         count = integer("count", count, 1)
         with self._guarded():
@@ -186,20 +185,20 @@ class Resume(keras.callbacks.Callback):
                 self._end_epoch()
 
     def data(self, make_epoch: Callable[[int], tf.data.Dataset]) -> tf.data.Dataset:
-        """Return what `fit` trains on: the batches of each epoch in its turn, and of this one those that are left.
+        """Return the dataset for `fit`: the batches of each epoch, and of this one those that are left.
 
-        ``make_epoch(epoch)`` returns the dataset of an epoch, counted from 0, in whole batches: the same examples in
-        the same order at each call. It is called in each epoch, and must give as many batches in all.
+        ``make_epoch(epoch)`` returns the dataset of an epoch, from 0, in global batches: the same examples in the same
+        order at each call. It is called in each epoch, and must return the same number of batches in all epochs.
 
-        Where it does not tell how many there are, as after `filter`, Keras takes the number of the first epoch; to go
-        on in the middle of that one, its batches are counted first, which reads them all.
+        If that number is unknown, as after `filter`, Keras uses that of the first epoch; to resume in the middle of
+        that one, its batches are counted first, which reads them all.
 
-        Several workers each read all of the dataset and keep their share (AutoShardPolicy.DATA): only so the number of
-        steps tells which examples are done.
+        Several workers each read the full dataset and keep their share (AutoShardPolicy.DATA): only then does the
+        number of steps determine which examples are done.
 
-        Raises TypeError for what is no function of an epoch's number, or returns no `tf.data.Dataset`; ValueError for a
-        dataset without end, with fewer batches than are done, in an order that is another one after a restart, or with
-        another policy.
+        Raises TypeError if ``make_epoch`` is not a function of an epoch's number or does not return a
+        `tf.data.Dataset`; ValueError for a dataset that is infinite, has fewer batches than are done, another order
+        after a restart, or another policy.
         """
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
@@ -213,7 +212,7 @@ class Resume(keras.callbacks.Callback):
             count = epochs.count(self.epoch)
             epochs = EpochByEpoch(make_epoch, self.epoch, count, noting)
             if self.step < count + self.model.steps_per_execution:
-                self._state.step = min(self.step, count)  # the last execution was counted as if all steps were there
+                self._state.step = min(self.step, count)  # the last execution was counted as full
         self._refuse_fewer(epochs.length)
         if self.step or not self._looked_at_the_order:
             self._looked_at_the_order = True
@@ -227,17 +226,18 @@ class Resume(keras.callbacks.Callback):
         return epochs
 
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Return what is left of this epoch, in a loop of your own: ``dataset`` without the first `step` batches.
+        """Return the rest of this epoch, for a custom loop: ``dataset`` without the first `step` batches.
 
-        The skipped batches are read again, but not trained on, and whatever the pipeline does to them is done again: a
-        warning says so where more than a hundred took more than ten seconds. Only where batches are made from their
-        numbers, ``tf.data.Dataset.range(steps).map(read)``, the numbers alone are skipped. So it is with `data`, too.
+        The skipped batches are read again with all the pipeline's work, but not trained on; if more than a hundred took
+        more than ten seconds, there is a warning. Only if batches are made from their numbers, as in
+        ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped. `data` works in the same way.
 
-        The dataset is not read before: one that moves on with each pass, or a stream that is read once, loses nothing.
-        Whether it begins as before the restart is compared when it is read; the first `step_done` raises if not.
+        The dataset is not read in advance: one that changes with each pass, or a stream that is read once, loses
+        nothing. Its first batches are compared with those before the restart when they are read; if they differ, the
+        first `step_done` raises.
 
-        Raises TypeError for what is no `tf.data.Dataset`, ValueError for one without end, with fewer batches than are
-        done, or with another policy; with several workers it is shared out as `data` says.
+        Raises TypeError if ``dataset`` is not a `tf.data.Dataset`, ValueError if it is infinite, has fewer batches than
+        are done, or another policy. Several workers shard it as in `data`.
         """
         of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; a Pipeline gives it by .dataset()")
         return self._or_all_raise(lambda: self._left_of(dataset))
@@ -261,9 +261,9 @@ class Resume(keras.callbacks.Callback):
         self._seed = seed
 
     def _without_what_is_done(self, dataset):
-        """Return what is left of a dataset, whose first batches are compared when they are read again.
+        """Return the rest of a dataset, whose first batches are compared when they are read again.
 
-        It is not read before: another pass over it may have another order, and a stream no second one.
+        It is not read in advance: another pass may have another order, and a stream has no second pass.
         """
         before = self._first_batches.found or self._state.first_batches
         by_number = skipping_numbers(dataset, self.step)
@@ -276,16 +276,16 @@ class Resume(keras.callbacks.Callback):
         return read.skip(self.step)
 
     def _refuse_other_batches(self):
-        """Raise ValueError, before a step is counted, if those that were skipped are others than those trained."""
+        """Raise ValueError, before a step is counted, if the skipped batches differ from those trained."""
         compare, self._compare = self._compare, None
         if compare:
             self._or_all_raise(compare)
 
     def step_done(self, steps: int = 1) -> None:
-        """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
+        """Count ``steps`` steps; save if it is time; save and exit after SIGTERM.
 
-        Raises RuntimeError outside the loop over `epochs`, ValueError for a number of steps that is no integer, and in
-        the first step of a restart for a dataset that begins otherwise than before.
+        Raises RuntimeError outside the loop over `epochs`, ValueError if ``steps`` is not an integer, and in the first
+        step after a restart if the dataset begins differently than before.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
@@ -322,7 +322,7 @@ class Resume(keras.callbacks.Callback):
     # In `fit`
 
     def _in_place_of_fit(self, model):
-        """Return what replaces a model's `fit`, which Keras gives no callback before and after it."""
+        """Return a replacement for a model's `fit`, because Keras has no callbacks before and after it."""
 
         @wraps(model.fit)
         def fit(*args, **kwargs):
@@ -343,7 +343,7 @@ class Resume(keras.callbacks.Callback):
         return fit
 
     def _fit(self, own_fit, given, callbacks):
-        """Train. What concerns the other callbacks is done after them, wherever in ``callbacks`` this one stands."""
+        """Train, restoring and saving other callbacks' state after they run, whatever the order of ``callbacks``."""
         self._refuse_wrong_fit(given, callbacks)
         after_others = keras.callbacks.LambdaCallback(
             on_epoch_begin=self._begin_epoch, on_epoch_end=self._end_epoch_of_fit, on_train_begin=self._begin_fit
@@ -366,11 +366,11 @@ class Resume(keras.callbacks.Callback):
             let_logs_go_on(callbacks, self.epoch)
         self._callbacks = callbacks
         self._length = self._epochs.length
-        self._or_all_raise(lambda: self._epochs.turn_to(self.epoch))  # Keras may look at a batch before it begins
+        self._or_all_raise(lambda: self._epochs.turn_to(self.epoch))  # Keras may read a batch before training begins
         try:
             with self._guarded():
                 result = own_fit(self.model, **given)
-            self._note_epochs_that_are_done()  # where no epoch was left to train
+            self._note_epochs_that_are_done()  # if no epoch was left
             return result
         finally:
             self._callbacks = None
@@ -405,7 +405,7 @@ class Resume(keras.callbacks.Callback):
     def _begin_epoch(self, epoch, logs):
         self._note_epochs_that_are_done()
         if self.step and self._rate is not None:
-            self.model.optimizer.learning_rate.assign(self._rate)  # a schedule by epochs has set it a second time
+            self.model.optimizer.learning_rate.assign(self._rate)  # a per-epoch schedule has set it again
         self._skips_since = time.monotonic() if self.step else None
         self._or_all_raise(lambda: self._epochs.turn_to(epoch, self.step))
         self._seed = self._epochs.seed
@@ -419,18 +419,18 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.step == self._length:
-            raise StopIteration  # of an epoch begun in its middle Keras knows no end, and would take one step more
+            raise StopIteration  # Keras does not know the end of a resumed epoch, and would do one more step
 
     def on_train_batch_end(self, batch, logs=None):
         if self._epochs.times_opened == self._opened:
             raise ValueError(f"fit does not train on what resume.data(make_epoch) has returned: {ONE_FIT}")
         done = self._before + batch + 1
         if self._length is not None:
-            done = min(done, self._length)  # Keras counts the last steps_per_execution as if all steps were there
+            done = min(done, self._length)  # Keras counts the last execution as full
         self.step_done(done - self.step)
         if self.step == self._length:
             self._epochs.turn_to_nothing()
-            if self._before:  # Keras warns of an end that comes before the length of an epoch
+            if self._before:  # Keras warns if data ends before the epoch's length
                 self._hush.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Your input ran out of data")
 
@@ -452,7 +452,7 @@ class Resume(keras.callbacks.Callback):
 
     @contextmanager
     def _guarded(self):
-        """Hear SIGTERM, and let no other training use the folder."""
+        """Handle SIGTERM, and keep other runs from using the folder."""
         with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
             yield
 
@@ -467,7 +467,7 @@ class Resume(keras.callbacks.Callback):
             )
 
     def _or_all_raise(self, action):
-        """Return what an action returns on this worker; where it fails on one worker, all raise, and none waits."""
+        """Return an action's result on this worker; if it fails on one worker, all raise, and none hangs."""
         result = problem = None
         try:
             result = action()
@@ -486,7 +486,7 @@ class Resume(keras.callbacks.Callback):
     # Checkpoints
 
     def _restore(self):
-        """Restore. Return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
+        """Restore and return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
         token, before = 0, None
         problem = None
         try:
@@ -521,7 +521,7 @@ class Resume(keras.callbacks.Callback):
         return number
 
     def _answers(self, number, problem=None):
-        """Return the integers that all replicas give, -1 where there is a problem: then all raise."""
+        """Return the integers of all replicas; with a problem on one (-1), all raise."""
         numbers = self._ask(tf.constant([number, 0], tf.float32))[:, 0].astype(int).tolist()
         if problem:
             raise problem
@@ -530,7 +530,7 @@ class Resume(keras.callbacks.Callback):
         return numbers
 
     def _sees(self, token):
-        """Tell whether this worker sees the chief's note in the folder; it may come late."""
+        """Return whether this worker sees the chief's note in the folder, which may take a while."""
         until = time.monotonic() + SEEN_SECONDS
         while self._files.token != token:
             if time.monotonic() > until:
@@ -539,7 +539,7 @@ class Resume(keras.callbacks.Callback):
         return True
 
     def _tell_what_was_found(self, number, before):
-        """Print what somebody who starts a training again would not expect."""
+        """Print findings that a user who restarts a run might not expect."""
         restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
         if restarts and not number:
             print(
@@ -547,7 +547,7 @@ class Resume(keras.callbacks.Callback):
                 " step 0. If it had saved before, the folder is not the one that it saved in",
                 flush=True,
             )
-        is_notebook = self._files.runs == A_NOTEBOOK  # where a person chose the folder a moment ago
+        is_notebook = self._files.runs == A_NOTEBOOK  # where the user has just chosen the folder
         if number and before and before["runs"] != self._files.runs and not is_notebook:
             print(
                 f"{self._folder} was last used by {before['runs']!r}; this is {self._files.runs!r}, and goes on from"
@@ -556,7 +556,7 @@ class Resume(keras.callbacks.Callback):
             )
 
     def _save(self, stop):
-        """Save, and end the process if told to ``stop``; all workers must call it."""
+        """Save, and exit if ``stop``; all workers must call it."""
         self._state.gather_seeds()
         sets_seed = self._loop_sets_seed if self._callbacks is None else self._epochs.sets_seed
         self._state.global_seed = self._seed if self.step or not sets_seed else None
@@ -585,7 +585,7 @@ class Resume(keras.callbacks.Callback):
 
 
 def _by_name(fit, args, kwargs):
-    """Return the arguments of a call of `fit` by their names: a `fit` of somebody's own may hand on all of them."""
+    """Return the arguments of a call of `fit` by name; a custom `fit` may pass them all on as ``*args``."""
     parameters = inspect.signature(fit).parameters.values()
     names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
     if len(names) < len(args):

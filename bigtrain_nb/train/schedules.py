@@ -1,14 +1,14 @@
-"""Learning rates for large batches: how high, and how they get there."""
+"""Learning rates for large batches: linear scaling, warm-up and decay."""
 
 from bigtrain_nb.common.checks import integer, positive
 from bigtrain_nb.common.quiet import keras
 
 
 def scaled_learning_rate(rate: float, batch: int, base_batch: int) -> float:
-    """Return ``rate``, good for ``base_batch`` examples a step, scaled to ``batch``: rate * batch / base_batch.
+    """Return ``rate``, tuned for a batch size of ``base_batch``, scaled to ``batch``: rate * batch / base_batch.
 
-    The linear rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum, together with a
-    warm-up. Raises ValueError for a rate that is not above 0 and for batches that are not integers of at least 1.
+    The linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum and
+    warm-up. Raises ValueError for a rate that is not above 0 and for batch sizes that are not integers of at least 1.
 
     Example::
 
@@ -18,11 +18,11 @@ def scaled_learning_rate(rate: float, batch: int, base_batch: int) -> float:
 
 
 def warmup_cosine(peak: float, warmup_steps: int, total_steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Return a Keras learning-rate schedule: a straight rise to ``peak``, then half a cosine down to 0.
+    """Return a Keras learning rate schedule: linear warm-up to ``peak``, then cosine decay to 0.
 
-    The rate of step t, from 0, is peak * (t + 1) / (warmup_steps + 1) while t < warmup_steps, so that the first step
-    moves the weights too; peak at t = warmup_steps; 0 from t = total_steps on. The rise is Goyal et al. 2017, the
-    cosine Loshchilov & Hutter 2017, "SGDR". Pass it as an optimizer's learning_rate.
+    The learning rate of step t, from 0, is peak * (t + 1) / (warmup_steps + 1) while t < warmup_steps, so that the
+    first step changes the weights too; peak at t = warmup_steps; 0 from t = total_steps on. The warm-up is from Goyal
+    et al. 2017, the cosine from Loshchilov & Hutter 2017, "SGDR". Pass it as an optimizer's learning_rate.
 
     Raises ValueError for a peak that is not above 0 and unless 0 <= warmup_steps < total_steps.
 

@@ -1,4 +1,4 @@
-"""What a `Model` is told that a `keras.Model` is not: its settings, and what each takes."""
+"""The settings that `Model` adds to `keras.Model`, and their valid values."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from bigtrain_nb.common.replicas import is_shard
 
 
 class Settings(TypedDict, total=False):
-    """Their types, for type checkers and for Shift-Tab."""
+    """Types of the settings, for type checkers and Shift-Tab."""
 
     micro_batches: int
     shard_optimizer: bool
@@ -44,7 +44,7 @@ def _reduce_dtype(model, value):
     return one_of("reduce_dtype", value, ("float32", "bfloat16"))
 
 
-_EACH = {  # (default, what gives the value that is kept, or raises ValueError or TypeError)
+_EACH = {  # (default, function that returns the value to keep, or raises ValueError or TypeError)
     "micro_batches": (1, _micro_batches),
     "shard_optimizer": (False, _shard_optimizer),
     "fully_shard": (None, _fully_shard),
@@ -57,19 +57,19 @@ REDUCTIONS = {
     "shard_optimizer": ("bigtrain_nb.advanced.parallel.sharded", "ShardedMean"),
     "fully_shard": ("bigtrain_nb.advanced.parallel.fully_shard", "FullyShardedMean"),
 }
-"""What a setting needs in place of `Mean`: module and class, which are loaded when it is given."""
+"""The reduction that a setting needs instead of `Mean`: module and class, imported when it is used."""
 
 
 def checked(model, settings):
-    """Return the settings as a model keeps them; raise for a value that one does not take, or no model does: None."""
+    """Return the settings as a model keeps them; raise for values that the model, or any model for None, refuses."""
     return {name: _EACH[name][1](model, value) for name, value in settings.items()}
 
 
 def naming_settings(function):
     """Return the signature of a function whose last argument is ``**settings``, with the settings in its place.
 
-    Of ``**kwargs``, which takes more than settings, both: by ``*args, **kwargs`` Keras knows a class that it can make
-    anew of the config of a functional model.
+    ``**kwargs``, which accepts more than settings, is kept too: Keras recognizes by ``*args, **kwargs`` a class that it
+    can recreate from a functional model's config.
     """
     signature = inspect.signature(function)
     *others, last = signature.parameters.values()

@@ -1,4 +1,4 @@
-"""Two small models that behave like large ones: a residual net for images and a transformer for bytes of text."""
+"""Two small models that behave like large ones: a residual network for images, a transformer for text bytes."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.model import Model
 
 GROUPS = 8
-"""Groups of channels that GroupNormalization takes together; the width is a multiple of it."""
+"""Number of channel groups for GroupNormalization; the width is a multiple of it."""
 
 _layers = keras.layers
 
@@ -21,16 +21,16 @@ def conv_net(
     nested_blocks: bool = False,
     micro_batches: int = 1,
 ) -> Model:
-    """Return an untrained residual net: float32 images [batch, s, s, 3] in -1..1 -> float32 logits [batch, classes].
+    """Return an untrained ResNet: float32 images [batch, s, s, 3] in -1..1 -> float32 logits [batch, classes].
 
-    A convolution to ``width`` channels, then ``blocks`` residual blocks, each of which halves the sides; from the
-    second on each doubles the channels. Pre-activation as in He et al. 2016, "Identity Mappings in Deep Residual
-    Networks", with averages on the way past a block as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
-    2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
-    ``nested_blocks=True`` makes each block a layer, "block_0" and so on, as `bigtrain_nb.recompute` takes them.
+    A convolution to ``width`` channels, then ``blocks`` residual blocks, each of which halves height and width; from
+    the second on, each doubles the channels. Pre-activation as in He et al. 2016, "Identity Mappings in Deep Residual
+    Networks", with average pooling on the shortcut as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
+    2018), the same for every split of a batch, or "batch", with statistics of a micro-batch or a replica's share.
+    ``nested_blocks=True`` makes each block a layer, "block_0" and so on, for `bigtrain_nb.recompute`.
 
-    The default has 77,976 weights. Raises ValueError for settings that make no sense, and, from Keras, with "group" for
-    a ``width`` that is no multiple of 8.
+    The default has 77,976 weights. Raises ValueError for invalid settings and, from Keras, for a ``width`` that is not
+    a multiple of 8 with "group".
 
     Example::
 
@@ -66,18 +66,17 @@ def gpt(
 ) -> Model:
     """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
 
-    The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
+    The logits at position i see tokens 0 to i and predict token i + 1; by default tokens are bytes. A pre-norm causal
     transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
-    Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
-    Matrices start normal with a deviation of 0.02. ``nested_blocks=True`` makes each block a layer, "block_0" and so
-    on, as `bigtrain_nb.recompute` and ``fully_shard=`` of `Model` take them.
+    Learners", but with an untied output projection and, as in Chowdhery et al. 2022, "PaLM", no biases. Weight matrices
+    are initialized from a normal distribution with standard deviation 0.02. ``nested_blocks=True`` makes each block a
+    layer, "block_0" and so on, for `bigtrain_nb.recompute` and ``fully_shard=`` of `Model`.
 
-    ``packed=True`` takes rows of several documents, {"tokens", "segments", "positions"}, int32 [batch, length] each, as
-    `bigtrain_nb.TokenRows` gives them: a token sees those before it in its own segment, and its position is the place
-    in the document. So a document's logits are those that it has alone.
+    ``packed=True`` takes rows of several documents from `bigtrain_nb.TokenRows`, {"tokens", "segments", "positions"},
+    int32 [batch, length] each: a token attends to itself and earlier tokens of its own segment, and its position is
+    within the document. So a document's logits are the same as without packing.
 
-    The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for settings that
-    make no sense.
+    The default has 475,776 weights. The head dimension is ``width // heads``. Raises ValueError for invalid settings.
 
     Example::
 
@@ -114,9 +113,9 @@ def gpt(
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
 class Positions(_layers.Layer):
-    """Adds a learned vector for its place to each token: [batch, length, width] -> the same shape.
+    """Adds a learned position embedding to each token: [batch, length, width] -> the same shape.
 
-    ``places`` are int32 [batch, length]; without them the first token of a row has place 0, the next one 1.
+    ``places`` are positions, int32 [batch, length]; by default they are 0, 1, ... in each row.
     """
 
     def build(self, shape):
@@ -127,7 +126,7 @@ class Positions(_layers.Layer):
 
 
 def _nested(block, name, *tensors):
-    """Return what a block puts out for tensors, as one layer with this name."""
+    """Return a block's output for tensors, with the block as one layer of this name."""
     inputs = [keras.Input(each.shape[1:], dtype=each.dtype) for each in tensors]
     return keras.Model(inputs, block(*inputs), name=name)(list(tensors))
 
@@ -174,7 +173,7 @@ def _matrix(width, **settings):
 
 
 def _at_least_float32():
-    """The dtype of logits: half precision would round the loss; float64 stays what it is."""
+    """Return the dtype of logits: 16 bits would round the loss; float64 is kept."""
     return keras.backend.result_type("float32", keras.config.dtype_policy().variable_dtype)
 
 

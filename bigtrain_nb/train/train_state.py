@@ -1,4 +1,4 @@
-"""Epoch, step, what callbacks know, each replica's seeds: what a checkpoint holds beside the variables."""
+"""A checkpoint's state apart from variables: epoch, step, callbacks' state, each replica's seeds."""
 
 import json
 
@@ -9,20 +9,20 @@ _SAVED = ("epoch", "step", "length", "callbacks", "history", "seeds", "first_bat
 
 
 class TrainState(tf.train.experimental.PythonState):
-    """Where a training stands: what its checkpoint holds beside the variables that are the same on all replicas."""
+    """Training progress, saved in a checkpoint in addition to the variables that are equal on all replicas."""
 
     def __init__(self, model):
         self.epoch = 0
         self.step = 0
-        self.length = None  # batches of an epoch, where the dataset does not tell them
-        self.callbacks = {}  # what those of Keras know
+        self.length = None  # batches per epoch, if the dataset does not have a known length
+        self.callbacks = {}  # the state of Keras callbacks
         self.history = []  # pairs of an epoch and its logs
-        self.seeds = []  # of each replica: one that had fewer micro-batches has drawn less often
-        self.first_batches = []  # of this epoch, as `FirstBatches` notes them
-        self.global_seed = None  # TensorFlow's, on which the order of shuffles depends
+        self.seeds = []  # per replica: one with fewer micro-batches has drawn less often
+        self.first_batches = []  # of this epoch, from `FirstBatches`
+        self.global_seed = None  # TensorFlow's, on which shuffles depend
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
-        self._generators = [one for one in model.variables if id(one) not in weights]  # of random numbers
+        self._generators = [one for one in model.variables if id(one) not in weights]  # random number generators
         self._states = all_gather(self._strategy, self._own_states)
 
     def serialize(self):
@@ -37,7 +37,7 @@ class TrainState(tf.train.experimental.PythonState):
             self.seeds = self._states().tolist()
 
     def assign_seeds(self):
-        """Give each replica's generators their state back; raise ValueError if the model has not as many."""
+        """Restore the state of each replica's generators; raise ValueError if the model's number of them differs."""
         saved = len(self.seeds[0]) if self.seeds else 0
         if saved != len(self._generators):
             raise ValueError(

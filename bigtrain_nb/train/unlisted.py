@@ -1,6 +1,6 @@
-"""Variables that training may change and Keras does not list: states of stateful RNNs, and custom ones.
+"""Find variables that training may change but Keras does not list: states of stateful RNNs, and custom ones.
 
-They are attributes of layers and losses that Keras does not track, as `tf.Variable`s, or are held by objects, lists and
+They are attributes of layers and losses that Keras does not track, such as `tf.Variable`s, or are in objects, lists and
 functions there.
 """
 
@@ -12,7 +12,7 @@ from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 
 _LONG = 10_000
-"""A list with more elements is taken for data."""
+"""A list or dictionary with more elements is assumed to be data."""
 _OF_LIBRARIES = ("keras.", "tensorflow.", "numpy.", "bigtrain_nb.", "builtins.")
 _LEFT_OUT = (type, keras.callbacks.Callback)
 _LOOKED_INTO = (
@@ -22,7 +22,7 @@ _LOOKED_INTO = (
     tf.train.Checkpoint,
     tf.train.ExponentialMovingAverage,
 )
-"""What has variables as attributes though it may be of a library."""
+"""Classes that may have variables as attributes although they are from a library."""
 _VARIABLES_AND_FUNCTIONS = (
     FunctionType,
     tf.types.experimental.PolymorphicFunction,
@@ -33,9 +33,9 @@ _NOT_FOLLOWED = ("_self_", "_inbound", "_outbound", "_compile_config", "_compile
 
 
 def unlisted_variables(model):
-    """Return {where: `tf.Variable`} of what a model, its layers and its losses hold beside those of Keras' lists.
+    """Return {where: `tf.Variable`} of a model, its layers and its losses, without those in Keras' lists.
 
-    In an order that is the same for the same model. The model's own metrics and optimizers are left out.
+    The order is the same for the same model. The model's metrics and optimizers are excluded.
     """
     return _Search(model).found
 
@@ -49,15 +49,15 @@ class _Search:
             listed += optimizer.variables
         metrics = [metric for layer in layers for metric in vars(layer).get("_metrics", [])]
         self._kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
-        self._seen = set(map(id, self._kept))  # kept, so that no other object has the id of one that is gone
+        self._seen = set(map(id, self._kept))  # kept alive, so that ids are not reused
         self.found = {}
         for layer in layers:
             self._follow([(value, (layer.name, name)) for value, name in _held_by(layer)])
 
     def _follow(self, found):
-        """Look at things and at what they hold, the first one with all that it holds first.
+        """Search objects and their contents, depth first.
 
-        Where they were found is a name, or a pair of where the holder was found and a name.
+        A location is a name, or a pair of the holder's location and a name.
         """
         stack = found[::-1]
         while stack:
@@ -74,7 +74,7 @@ class _Search:
 
 
 def _within(thing):
-    """Return what a thing holds, as pairs of that and how it is reached."""
+    """Return an object's contents, as pairs of a value and how it is reached."""
     if isinstance(thing, keras.Variable):
         return [(_inside(thing), "")]
     if isinstance(thing, tf.random.Generator):
@@ -98,7 +98,7 @@ def _within(thing):
 
 
 def _held_by(thing):
-    """Return the attributes of an object, and the methods of its classes that are custom."""
+    """Return the attributes of an object, and the methods of its custom classes."""
     held = [(value, f".{name}") for name, value in list(vars(thing).items()) if not name.startswith(_NOT_FOLLOWED)]
     for kind in type(thing).__mro__:
         if not _is_of_a_library(kind):
@@ -107,14 +107,14 @@ def _held_by(thing):
 
 
 def _function_of(attribute):
-    """Return the function of a method; of another attribute of a class what it is, if that is a variable."""
+    """Return the function of a method; another class attribute itself if it is a variable, else None."""
     attribute = attribute.fget if isinstance(attribute, property) else attribute
     attribute = getattr(attribute, "__func__", attribute)
     return attribute if isinstance(attribute, _VARIABLES_AND_FUNCTIONS) else None
 
 
 def _globals_of(function):
-    """Return the variables and functions of its file that a function, or one that is defined in it, names."""
+    """Return the global variables and functions that a function, or one defined in it, names."""
     if _is_of_a_library(function):
         return []
     names, codes = [], [function.__code__]
@@ -132,7 +132,7 @@ def _enclosed_by(function):
         try:
             enclosed.append((cell.cell_contents, f", {name}"))
         except ValueError:
-            pass  # a name that has no value yet
+            pass  # a name without a value yet
     return enclosed
 
 
@@ -141,12 +141,12 @@ def _is_of_a_library(thing):
 
 
 def _inside(variable):
-    """Return the variable of TensorFlow within one of Keras."""
+    """Return the TensorFlow variable of a Keras variable."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def _text(where):
-    """Return where something was found; of a long way its two ends."""
+    """Return a location as a string; of a long one, both ends."""
     names = []
     while isinstance(where, tuple):
         where, name = where

@@ -1,6 +1,6 @@
-"""A reader's copies of the notebooks, without outputs: whole ones, and those of one evening.
+"""A reader's copies of the notebooks, without outputs: full notebooks and short tracks ("evening").
 
-A copy names in its metadata the version that it was made of.
+The metadata of a copy records the version of its notebook.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ from bigtrain_nb.workbook import record
 
 CELL_METADATA = ("exercise", "tags")
 EVENING = "evening"
-"""The tag of the cells that a reader with one evening works through; their copies are named evening-00-... ."""
+"""The tag of cells on the short track; its copies are named evening-00-... ."""
 LINK = re.compile(r"(?<=\]\()[\w-]+\.ipynb")
 SECTION = re.compile(r"(?<=\]\()#([^)\s]+)")
 HEADING = re.compile(r"^##+ (.*)$", re.MULTILINE)
 
 
 def make(notebook, folder):
-    """Make the reader's copy of a notebook in a folder, if there is none; one that is there is never touched.
+    """Make the reader's copy of a notebook in a folder; an existing copy is never overwritten.
 
-    Returns what to tell the reader, "" if there is nothing to tell. What a copy noted before it was deleted or renamed
-    stays in the record, and its predictions count afresh. Raises OSError where a file cannot be read or written,
-    ValueError for a notebook that is none, and for one that stands in the folder itself.
+    Returns a message for the reader, or "". After a copy was deleted or renamed, its earlier entries stay in the
+    record, but predictions in the new copy count as first ones. Raises OSError if a file cannot be read or written, and
+    ValueError for a file that is not a notebook, or that is already in the folder.
     """
     notebook, copy = Path(notebook), Path(folder) / Path(notebook).name
     if notebook.resolve() == copy.resolve():
@@ -37,9 +37,9 @@ def make(notebook, folder):
 
 
 def make_evening(notebook, folder):
-    """Make a copy with the cells of the evening alone, as `make` does; "" for a notebook that has none.
+    """Make a copy with only the cells of the short track, as `make` does; "" for a notebook that has none.
 
-    What is predicted in it is noted as that of the whole notebook, which goes on from there.
+    Its predictions are recorded under the full notebook, which continues from there.
     """
     notebook = Path(notebook)
     new = _as_shipped(read(notebook))
@@ -59,7 +59,7 @@ def make_evening(notebook, folder):
 
 
 def _where(here, whole, link):
-    """A link to a section as it is, where the section is ``here``; else to that of the ``whole`` notebook."""
+    """A link to a section, unchanged if the section is ``here``; otherwise into the ``whole`` notebook."""
     return link[0] if link[1] in here else whole + link[0]
 
 
@@ -68,7 +68,7 @@ def _is_of_evening(cell):
 
 
 def _evening_of(notebook):
-    """The name of the copy that the next link leads to: the evening's where there is one."""
+    """The name of the copy that a link leads to: the short track's where there is one."""
     goes_on = notebook.is_file() and any(map(_is_of_evening, read(notebook)["cells"]))
     return record.EVENING * goes_on + notebook.name
 
@@ -93,7 +93,7 @@ def _make(new, copy):
 
 
 def read(path):
-    """A notebook's dictionary, with each source as one text. Raises ValueError for a file that is no notebook."""
+    """A notebook as a dictionary, each source as one string. Raises ValueError for a file that is not a notebook."""
     try:
         notebook = json.loads(Path(path).read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
@@ -109,7 +109,7 @@ def read(path):
 
 
 def _as_shipped(notebook):
-    """The notebook without outputs, counts, and all metadata but its kernel's name and what the cells mean."""
+    """The notebook without outputs and counts; of the metadata, only the kernel and `CELL_METADATA` remain."""
     cells = []
     for cell in notebook["cells"]:
         kept = {name: cell["metadata"][name] for name in CELL_METADATA if name in cell["metadata"]}
@@ -120,6 +120,6 @@ def _as_shipped(notebook):
 
 
 def _text(notebook):
-    """The notebook as it stands in a file, as Jupyter writes it: each source as a list of lines."""
+    """The notebook as JSON, as Jupyter writes it: each source as a list of lines."""
     cells = [cell | {"source": cell["source"].splitlines(keepends=True)} for cell in notebook["cells"]]
     return json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

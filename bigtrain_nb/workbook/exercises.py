@@ -1,7 +1,7 @@
-"""What exercises are made of: for each a reference solution, a check, a hint and typical wrong answers.
+"""Building blocks of exercises: a reference solution, a check, a hint and typical wrong answers.
 
-The exercises of a notebook stand in a module of `bigtrain_nb.series.exercises`. The solution comes first, then its
-check, an `exercise` with the hint as its docstring, then what it must refuse.
+The exercises of a notebook are in a module of `bigtrain_nb.series.exercises`. The solution comes first, then its
+check, an `exercise` with the hint as its docstring, then the answers that it must refuse.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LONGEST_VALUE = 150  # characters of a value in a message
 
 
 class Wrong(Exception):
-    """An answer is wrong; the message says what was expected and what came instead."""
+    """An answer is wrong; the message contains the expected and the actual value."""
 
 
 class NotAttempted(Exception):
@@ -26,18 +26,18 @@ class NotAttempted(Exception):
 
 
 class NotUnpacked(FileNotFoundError):
-    """The scripts of the series, which an exercise needs, are not beside the notebook."""
+    """The scripts of the series, which an exercise needs, are not in the notebook's folder."""
 
 
 @dataclass(frozen=True)
 class Exercise:
     """One function for the reader to complete.
 
-    `name` is "module.function". `reference` is the solution; its source is what `solution` shows. `takes` says what the
-    function gets, in the order of its arguments and parted by ";", and `returns` what it returns.
-    `check(answer)` calls the reader's function and raises `Wrong` where it must. `wrong` holds typical wrong
-    answers, each with a part of the message that must refuse it. `minutes` is the time it takes a reader, `difficulty`
-    runs from 1 to 5, `seconds` is how long the check may run.
+    `name` is "module.function". `reference` is the solution, whose source `solution` shows. `takes` describes the
+    arguments of the function, in order and separated by ";", and `returns` its result. `check(answer)` calls the
+    reader's function and raises `Wrong` for a wrong one. `wrong` holds typical wrong answers, each with a part of the
+    expected error message. `minutes` is the time it takes a reader, `difficulty` runs from 1 to 5, `seconds` is the
+    time limit of the check.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Exercise:
 
 
 def exercise(reference, takes, returns, minutes, difficulty, seconds=60):
-    """Decorate the check of an answer, of which it makes an `Exercise`; its docstring is the hint."""
+    """Decorate the check of an answer and turn it into an `Exercise`; its docstring is the hint."""
     module = reference.__module__.rpartition(".")[2]
 
     def make(check):
@@ -74,9 +74,9 @@ def exercise(reference, takes, returns, minutes, difficulty, seconds=60):
 
 
 def registry(name):
-    """The exercises of one notebook by name: "module.function" stands in bigtrain_nb/series/exercises/module.py.
+    """The exercises of one notebook by name: "module.function" is in bigtrain_nb/series/exercises/module.py.
 
-    Raises ValueError for a module that is not there, `NotUnpacked` where it needs the scripts of the series.
+    Raises ValueError for an unknown module, `NotUnpacked` if the scripts of the series, which it needs, are missing.
     """
     module = name.partition(".")[0]
     (folder,) = import_module(EXERCISES).__path__
@@ -95,15 +95,15 @@ def registry(name):
 
 
 def expect(got, expected, what, rel=1e-6, why=""):
-    """Raise `Wrong` with both values unless `got` is `expected`, numbers and arrays within `rel` of it.
+    """Raise `Wrong` with both values unless `got` equals `expected`; numbers and arrays within a relative `rel`.
 
-    `what` names the value in the message ("the median of 1, 2, 9"); `why`, what may be wrong,
-    ends it: words, or a function that finds them when the value is wrong. Raises `NotAttempted` if `got` is `...`.
+    `what` names the value in the message ("the median of 1, 2, 9"). `why`, a string or a function that returns one,
+    ends the message with a possible cause. Raises `NotAttempted` if `got` is `...`.
     """
     if is_unfinished(got):
         raise NotAttempted
     if isinstance(got, np.generic):
-        got = got.item()  # NumPy's numbers as Python's
+        got = got.item()  # a NumPy scalar as a Python one
     if not _alike(got, expected, rel):
         about = "about " if isinstance(expected, float) else ""
         missing = " (is a return missing?)" if got is None else ""
@@ -125,7 +125,7 @@ def _alike(got, expected, rel):
         return type(got) is type(expected) and got == expected
     try:
         return np.shape(got) == np.shape(expected) and np.allclose(got, expected, rtol=rel, atol=1e-12)
-    except TypeError:  # no numbers
+    except TypeError:  # not numbers
         return False
 
 

@@ -1,4 +1,4 @@
-"""A prediction beside what was measured, and how far off it was."""
+"""A prediction compared with the measurement, and its error."""
 
 import math
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from bigtrain_nb.common.words import interval, quantity
 
 CLOSE = 0.1 + 1e-9
-"""Of what was measured: nearer a prediction need not be."""
+"""Relative error up to which a prediction is a hit."""
 
 NOT_JUDGED = "not judged, the machine was too busy: run the cell again"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the reader said, and, once revealed, what was measured: median with interval, all in `unit`.
+    """The reader's prediction and, once revealed, the measurement: median with interval, all in `unit`.
 
-    `predicted` is None for one that was left blank. `said` and `revealed` are when that was, in ISO 8601.
+    `predicted` is None if left blank. `said` and `revealed` are the times of prediction and reveal, in ISO 8601.
     """
 
     name: str
@@ -29,35 +29,35 @@ class Prediction:
 
     @property
     def factor(self):
-        """How many times the prediction is what was measured; None where one of them is not above zero."""
+        """The prediction divided by the measured median; None unless both are positive."""
         return self.predicted / self.median if self.predicted > 0 and self.median > 0 else None
 
     @property
     def times_off(self):
-        """The same for predictions too high and too low: 2 for a half as for a double. Infinite without a factor."""
+        """The error as a factor of at least 1: 2 for both half and double. Infinite without a factor."""
         return max(self.factor, 1 / self.factor) if self.factor else math.inf
 
     @property
     def is_judged(self):
-        """Whether the measurement can judge a prediction: an interval from half its median to the double cannot."""
+        """Whether the interval is narrow enough: it must not extend beyond both half and double the median."""
         return not (self.median > 0 and self.low < self.median / 2 and self.high > 2 * self.median)
 
     @property
     def inside(self):
-        """Whether the prediction lies in the measured interval, if there is one: one without an end holds anything."""
+        """Whether the prediction is in the measured interval; False for an unbounded one, which contains anything."""
         return self.low <= self.predicted <= self.high < math.inf
 
     @property
     def hit(self):
-        """Whether the prediction lies in the interval or within 10 % of the median: a narrow interval is no harder.
+        """Whether the prediction is in the interval or within 10 % of the median, so narrow intervals are not harder.
 
-        Where nothing was measured, 0 alone is right: there is no tenth of it.
+        For a median of 0, only 0 is a hit.
         """
         return self.inside or abs(self.predicted - self.median) <= CLOSE * abs(self.median)
 
     @property
     def within_twice(self):
-        """Whether the prediction is a hit, or off by a factor of 2 at most."""
+        """Whether the prediction is a hit, or off by at most a factor of 2."""
         return self.hit or self.times_off <= 2
 
     @property
@@ -75,12 +75,12 @@ class Prediction:
 
     @property
     def in_words(self):
-        """What was said, in words, with its unit; "none" for one that was left blank."""
+        """The prediction with its unit, as a string; "none" if left blank."""
         return "none" if self.predicted is None else quantity(self.predicted, self.unit)
 
     @property
     def measured(self):
-        """What was measured, in words, with its unit; "not yet" before that."""
+        """The measurement with its unit, as a string; "not yet" before it exists."""
         if self.median is None:
             return "not yet"
         return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}".strip()

@@ -1,9 +1,9 @@
-"""What a reader predicted, in time or too late, and solved: noted in one file beside the notebooks.
+"""The record of a reader's predictions and exercises, in one file next to the notebooks.
 
-The file lasts longer than a kernel, so a prediction that is made after its measurement was seen stays too late. Only a
-kernel that a Jupyter server started for a notebook writes it: not one of the tests, nor of `make render`. It has
+The file outlives a kernel, so a prediction made after its measurement was seen stays too late. Only a kernel that a
+Jupyter server started for a notebook writes it, not those of the tests or of `make render`. It contains
 {notebook: {"predictions": {name: rounds}, "exercises": {name: status}, "machine": facts}}, where the rounds are the
-first prediction, which counts, and the last one that was made after its reveal, if there is one.
+first prediction, which counts, and the last one made after its reveal, if any.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from bigtrain_nb.common.files import write_text
 from bigtrain_nb.workbook.predictions import Prediction
 
 EVENING = "evening-"
-"""What the names of the evening's copies begin with."""
+"""Prefix of the names of short-track copies."""
 UNTIL = " (until "
-"""In the name of what was noted before a notebook was begun again."""
+"""Marks the name under which the earlier notes of a restarted notebook are kept."""
 FILE, LOCK = ".bigtrain-record.json", ".bigtrain-record.lock"
 
 
 @dataclass
 class Notes:
-    """What is noted of one notebook; `machine` is the one that measured last, as `bt.machine` tells of it."""
+    """The notes of one notebook; `machine` describes that of the last measurement, as returned by `bt.machine`."""
 
     predictions: dict[str, list[Prediction]] = field(default_factory=dict)
     exercises: dict[str, str] = field(default_factory=dict)
@@ -36,33 +36,33 @@ class Notes:
 
     @property
     def in_time(self):
-        """The predictions that were made before their first reveal, and revealed."""
+        """The revealed predictions that were made before their first reveal."""
         firsts = [rounds[0] for rounds in self.predictions.values()]
         return [one for one in firsts if one.predicted is not None and one.revealed]
 
     @property
     def counted(self):
-        """Those of them that count, for what was measured can judge them."""
+        """Those of them that count, because the measurement can judge them."""
         return [one for one in self.in_time if one.is_judged]
 
 
-_own = Notes()  # of this kernel, where nothing is written
-_unwritten = False  # whether the file lacks what this kernel has noted, because it could not be written
+_own = Notes()  # of this kernel, if nothing is written
+_unwritten = False  # whether the file lacks notes of this kernel because writing failed
 
 
 def notebook():
-    """The name of the notebook that this kernel was started for by a Jupyter server; None for any other process.
+    """The name of the notebook for which a Jupyter server started this kernel; None for any other process.
 
-    The copy of one evening has the name of the whole notebook.
+    A short-track copy has the name of the full notebook.
     """
     session = os.environ.get("JPY_SESSION_NAME")
     return Path(session).stem.removeprefix(EVENING) if session else None
 
 
 def _folder():
-    """The folder of the notebook, for a cell may have gone to another one; the current one where it is not told.
+    """The notebook's folder, because a cell may have changed the current one; the current folder if unknown.
 
-    Older servers tell no whole path, and that of another machine is not here.
+    Older servers do not pass an absolute path, and a path of another machine does not exist here.
     """
     session = Path(os.environ["JPY_SESSION_NAME"])
     return session.parent if session.is_absolute() and session.parent.is_dir() else Path()
@@ -70,7 +70,7 @@ def _folder():
 
 @contextmanager
 def opened():
-    """Give the `Notes` of this notebook, to read and to change; what was changed is written at the end."""
+    """Yield the `Notes` of this notebook for reading and changing; they are written at the end."""
     global _own, _unwritten
     if not notebook():
         yield _own
@@ -86,7 +86,7 @@ def opened():
 
 
 def noted():
-    """The `Notes` of this notebook, and {notebook: Notes} of all that are noted beside it, this one among them."""
+    """The `Notes` of this notebook, and {notebook: Notes} of its folder, including this one."""
     if not notebook():
         return _own, {"this notebook": _own}
     with locked(_folder()):
@@ -94,7 +94,6 @@ def noted():
 
 
 def _read_with_own():
-    """The `Notes` of this notebook and {notebook: Notes} of its folder."""
     record = read(_folder())
     if _unwritten:
         record[notebook()] = _own
@@ -104,7 +103,7 @@ def _read_with_own():
 
 @contextmanager
 def locked(folder):
-    """Let nobody else change the record of a folder meanwhile: what another kernel notes then would be lost."""
+    """Lock the record of a folder, because concurrent changes by another kernel would be lost."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # a folder that cannot be written keeps no record
             lock = stack.enter_context(open(folder / LOCK, "w"))
@@ -113,9 +112,9 @@ def locked(folder):
 
 
 def read(folder):
-    """{notebook: Notes} of a folder; nothing where there is no file yet.
+    """{notebook: Notes} of a folder; empty if there is no file yet.
 
-    A damaged file is said, and kept under another name.
+    A damaged file is reported and kept under another name.
     """
     file = folder / FILE
     try:
@@ -130,13 +129,13 @@ def read(folder):
 
 
 def write(folder, record):
-    """Write {notebook: Notes} as the record of a folder, whole or not at all."""
+    """Write {notebook: Notes} atomically as the record of a folder."""
     plain = {name: asdict(notes) for name, notes in record.items()}
     write_text(folder / FILE, json.dumps(plain, indent=1) + "\n")
 
 
 def begin_again(folder, name):
-    """Let a notebook's predictions count afresh; what was noted of it stays, under a name with today's date."""
+    """Restart the record of a notebook; its earlier notes are kept under a name with today's date."""
     with locked(folder):
         record = read(folder)
         if name in record:
@@ -147,7 +146,7 @@ def begin_again(folder, name):
 
 
 def _notes(predictions, exercises, machine):
-    """The `Notes` of what stands in a file. Raises ValueError, TypeError or AttributeError for what is damaged."""
+    """The `Notes` from the values in a file. Raises ValueError, TypeError or AttributeError for damaged ones."""
     found = {}
     for name, rounds in predictions.items():
         found[name] = [Prediction(**one) for one in rounds]
@@ -163,6 +162,6 @@ def _notes(predictions, exercises, machine):
 def _keep_damaged(file):
     names = (file.with_name(f".bigtrain-record-damaged-{number}.json") for number in itertools.count(1))
     free = next(name for name in names if not name.exists())
-    with contextlib.suppress(OSError):  # then nothing is written over it either
+    with contextlib.suppress(OSError):  # then it cannot be overwritten either
         os.rename(file, free)
         print(f"It is kept as {free}. If you can repair it, give it its name back.")

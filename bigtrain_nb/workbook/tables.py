@@ -1,4 +1,4 @@
-"""What was predicted and solved as rows of tables, for the score of a notebook and for the report of all."""
+"""Predictions and exercises as table rows, for the score of a notebook and of the series."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ HEAD = ["", "predicted", "measured", "predicted / measured", "verdict"]
 
 
 def prediction_rows(notes):
-    """A row of `HEAD` for each prediction of a notebook's `Notes`, first and second time."""
+    """A row with the columns `HEAD` for each prediction of a notebook's `Notes`, first and second time."""
     rows = []
     for name, (first, *again) in notes.predictions.items():
         rows.append(_row(name, first))
@@ -27,7 +27,7 @@ def _row(name, one):
 
 
 def counts(notes):
-    """How many predictions counted, how many of them hit or were within twice, and how many exercises were right."""
+    """The numbers of counted predictions, hits, those within a factor of 2, exercises, and right exercises."""
     counted = notes.counted
     return {
         "predictions": len(counted),
@@ -39,7 +39,7 @@ def counts(notes):
 
 
 def of_notebooks(counted, caption=""):
-    """A table with a line for each notebook of {name: its `counts`}, and one for all, but for earlier rounds."""
+    """A table with a row for each notebook of {name: its `counts`}, and a total without earlier rounds."""
     together = Counter()
     for name, of_one in counted.items():
         if UNTIL not in name:

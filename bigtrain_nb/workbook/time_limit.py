@@ -1,4 +1,4 @@
-"""An end for what runs too long."""
+"""A time limit for a block of code."""
 
 import signal
 import threading
@@ -6,15 +6,15 @@ from contextlib import contextmanager
 
 
 class TookTooLong(BaseException):
-    """Raised inside what ran too long. Not an `Exception`: a loop with an `except Exception` in it would go on."""
+    """Raised inside code that ran too long. Not an `Exception`, which a loop with `except Exception` would catch."""
 
 
 @contextmanager
 def time_limit(seconds):
-    """Raise `TookTooLong` in the block once it has run for so many seconds.
+    """Raise `TookTooLong` in the block once it has run for ``seconds``.
 
-    It is raised between two instructions of Python, so one call into C++ is waited for. Signals come to the main
-    thread only; in any other thread the block runs without limit.
+    It is raised between two Python instructions, so a running call into C++ finishes first. Signals reach only the main
+    thread; in any other thread the block runs without a limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""The reader's side of a notebook: predictions and how far off they were, exercises with check, hint, solution.
+"""The reader's side of a notebook: predictions and their errors, exercises with check, hint and solution.
 
-What was predicted and checked is noted beside the notebook (see `record`), so that the last notebook can show the whole
-series, and so that a prediction counts only if it was made before its measurement was seen.
+Predictions and checks are recorded in the notebook's folder (see `record`), so that the last notebook can show the
+whole series, and so that a prediction counts only if it was made before its measurement was seen.
 """
 
 import difflib
@@ -28,12 +28,12 @@ from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
 NOT_ATTEMPTED, WRONG = "not attempted", "wrong"
 
 _named = set()
-"""The predictions that cells of this kernel have asked for, so that a misspelt name is noticed."""
+"""The names of predictions in cells run by this kernel, to detect misspelled ones."""
 
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
-    """What a check found: status "not attempted", "right" or "wrong", and a message."""
+    """The result of a check: status "not attempted", "right" or "wrong", and a message."""
 
     status: str
     message: str = ""
@@ -46,10 +46,10 @@ class Checked(Shown):
 def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Card:
     """Note what you expect before you measure it; `value` is a number in `unit` ("x" for a ratio), or `...` for none.
 
-    The first number before the first `reveal` counts, also after a restart of the kernel. A number that comes after it
-    is compared too, and marked "second time".
+    The first number before the first `reveal` counts, also after a kernel restart. A later number is compared too,
+    and marked "second time".
 
-    Raises ValueError for anything else, TypeError for a name or a unit that is no text.
+    Raises ValueError for anything else, TypeError for a name or a unit that is not a string.
 
     Example::
 
@@ -73,7 +73,7 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
             words = f"{name} = {last.in_words} is kept: the first number counts, not {new.in_words}"
             return cards.note("Your prediction", words)
         is_late = len(rounds) > 1 or bool(last.revealed)
-    stands = rounds[-1]  # a blank in another unit has taken the place of a number
+    stands = rounds[-1]  # a blank in another unit has replaced a number
     if number is None and stands.predicted is not None and not stands.revealed:
         return cards.note("Your prediction", f"{name} = {stands.in_words} is kept")
     if number is None:
@@ -85,18 +85,18 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
 def _kind(unit):
     if unit == "x":
         return "a ratio, such as 1.5 for 1.50x"
-    if unit.startswith("of "):  # how many of a few, as in "of 64"
+    if unit.startswith("of "):  # a count, as in "of 64"
         return f"a number, {unit}"
     return f"a number, in {unit}" if unit else "a number"
 
 
 def reveal(name: str, measured: Any) -> cards.Card:
-    """Set what was measured beside the prediction of that name.
+    """Compare the measurement with the prediction of that name.
 
-    Where none was made, only what was measured is shown; where no `predict` asked for it, nothing is kept.
-    `measured`: a `Ratio`, a `Result`, something else with `median`, `low`, `high` and `unit`, or a plain number. Raises
-    TypeError for anything else, ValueError for a name that is nearly one that `predict` has asked for, or if what was
-    measured is not finite or has another unit.
+    Without a prediction, only the measurement is shown; without a `predict` of that name, nothing is recorded.
+    `measured`: a `Ratio`, a `Result`, another object with `median`, `low`, `high` and `unit`, or a plain number. Raises
+    TypeError for anything else, ValueError for a name similar to one passed to `predict`, or for a measurement that is
+    not finite or has another unit.
 
     Example::
 
@@ -109,7 +109,7 @@ def reveal(name: str, measured: Any) -> cards.Card:
         return cards.note("Measured", f"{name}: {row.measured}. No cell with bt.predict({name!r}, ...) was run before.")
     _known(name, _named, "prediction")
     with record.opened() as notes:
-        rounds = notes.predictions.setdefault(name, [Prediction(name)])  # the copy may have been begun again
+        rounds = notes.predictions.setdefault(name, [Prediction(name)])  # the copy may have been made again
         row = rounds[-1] = _measured(rounds[-1], measured)
         is_late = len(rounds) > 1
         notes.machine = machine()
@@ -121,7 +121,7 @@ def reveal(name: str, measured: Any) -> cards.Card:
 
 
 def _measured(said, measured):
-    """Return a `Prediction` with what was measured; raise for what is no number, or has another unit."""
+    """Return a `Prediction` with the measurement; raise if it is not a number or has another unit."""
     if hasattr(measured, "median"):
         median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
     else:
@@ -135,7 +135,7 @@ def _measured(said, measured):
 
 def _number(measured):
     try:
-        return float(measured)  # of a tensor too
+        return float(measured)  # also from a tensor
     except (TypeError, ValueError):
         raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
 
@@ -145,7 +145,7 @@ def _now():
 
 
 def predicted(name):
-    """The last `Prediction` under that name; None if no cell of this kernel asked for one."""
+    """The last `Prediction` of that name; None if this kernel ran no `predict` for it."""
     if name not in _named:
         return None
     with record.opened() as notes:
@@ -153,12 +153,11 @@ def predicted(name):
 
 
 def score(series: bool = False) -> cards.Card:
-    """Every prediction beside its measurement, with a picture, and every exercise that was checked.
+    """Every prediction compared with its measurement, with a picture, and every checked exercise.
 
-    Counted are the predictions that were made before their measurement was revealed; one that was made after it stands
-    below, as "second time". Not counted is one that the measurement cannot judge, as it has no interval, or one from
-    less than half of its median to more than the double. With ``series`` there is also a line for each notebook that
-    the reader has worked through in this folder.
+    Predictions count if they were made before their measurement was revealed; a later one is listed as "second time". A
+    prediction does not count if its measurement has no interval, or one that extends from below half to above double
+    the median. With ``series``, a second table lists the notebooks that the reader has worked through in this folder.
 
     Example::
 
@@ -202,13 +201,12 @@ def score(series: bool = False) -> cards.Card:
 def check(name: str, answer: Callable | None = None) -> Checked:
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
-    The check calls `answer` and looks at what it does; a function of the reader's own project will do as well. Without
-    `answer` it raises, and says what the exercise gives to it and expects back.
+    The check calls `answer` and tests its behavior; a function of the reader's own project works as well. Without
+    `answer` it raises an error that describes the arguments and the expected result.
 
-    Never raises for an answer, however wrong, and ends one that runs on and on. Where an exercise needs a script that
-    is not beside the notebook, it says what puts it there. Raises ValueError for an unknown name, TypeError for a name
-    that is no text and an answer that is no function. An exercise that was right once counts in the `score`, whatever
-    is tried after it.
+    Never raises for a wrong answer, and stops an endless one. If a script that the exercise needs is missing, the
+    message explains how to get it. Raises ValueError for an unknown name, TypeError for a name that is not a string or
+    an answer that is not a function. An exercise that was right once counts in the `score`, whatever is tried later.
 
     Example::
 
@@ -226,13 +224,13 @@ def check(name: str, answer: Callable | None = None) -> Checked:
     function("answer", answer, form)
     found = checked(exercise, answer)
     with record.opened() as notes:
-        if notes.exercises.get(name) != RIGHT:  # who plays on with a worse version has solved it all the same
+        if notes.exercises.get(name) != RIGHT:  # a worse version tried later does not undo it
             notes.exercises[name] = found.status
     return found
 
 
 def checked(exercise, answer):
-    """What the check of an `Exercise` finds in an answer; nothing is noted."""
+    """The result of an `Exercise`'s check of an answer; nothing is recorded."""
     try:
         with time_limit(exercise.seconds):
             exercise.check(_guarded(answer))
@@ -252,7 +250,7 @@ def checked(exercise, answer):
 
 
 def hint(name: str | None = None) -> cards.Card:
-    """Show the exercise's hint. Raises what `check` does, FileNotFoundError where a script is missing.
+    """Show the exercise's hint. Raises the errors of `check`, and FileNotFoundError if a script is missing.
 
     Example::
 
@@ -262,7 +260,7 @@ def hint(name: str | None = None) -> cards.Card:
 
 
 def solution(name: str | None = None) -> cards.Card:
-    """Show the exercise's solution as source code. Raises what `hint` does.
+    """Show the exercise's solution as source code. Raises the errors of `hint`.
 
     Example::
 
@@ -278,7 +276,7 @@ def _guarded(answer):
     def call(*args, **kwargs):
         try:
             result = answer(*args, **kwargs)
-        except exercises.Wrong:  # what the check handed to the function has said it
+        except exercises.Wrong:  # raised by an object that the check passed to the function
             raise
         except (Exception, SystemExit) as error:
             raise exercises.Wrong(f"your function raised {_raised(error)}") from error
@@ -308,7 +306,7 @@ def _known(name, known, kind):
 
 
 def _show(figure, words):
-    """Display where there is a notebook or an IPython shell; a plain script prints only what it asks for."""
+    """Display the figure in a notebook or an IPython shell; do nothing in a plain script."""
     if "IPython" not in sys.modules:
         return
     import IPython.display

@@ -1,1 +1,1 @@
-"""Custom CUDA kernels, written as text in a notebook."""
+"""Custom CUDA kernels, written as strings in a notebook."""

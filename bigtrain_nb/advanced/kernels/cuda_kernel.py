@@ -1,7 +1,7 @@
-"""A CUDA kernel, written as text, as an operation of TensorFlow that XLA compiles: no nvcc, no library to build.
+"""A CUDA kernel, written as a string, as a TensorFlow operation that XLA compiles: no nvcc, no library to build.
 
-NVRTC compiles the text to PTX, and XLA's custom call ``__gpu$xla.gpu.ptx`` launches it on the program's stream
-(xla/service/gpu/kernel_call.cc). On a machine without a GPU, `host` compiles the same text with g++.
+NVRTC compiles the source to PTX, and XLA's custom call ``__gpu$xla.gpu.ptx`` launches it on the program's stream
+(xla/service/gpu/kernel_call.cc). On a machine without a GPU, `host` compiles the same source with g++.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.quiet import tf
 
 TARGET = "__gpu$xla.gpu.ptx"
-NEWEST = (8, 0)  # compute capability: drivers assemble its PTX on newer GPUs, too
+NEWEST = (8, 0)  # compute capability: drivers assemble its PTX for newer GPUs too
 TYPES = {"float": tf.float32, "bfloat16": tf.bfloat16, "int": tf.int32}
 
 PRELUDE = """
@@ -60,24 +60,24 @@ def cuda_kernel(
     ``source`` contains ``extern "C" __global__ void name(...)``, whose parameters are pointers only: to the operands,
     then to the results, all row-major, without overlap; the results are uninitialized. They point to ``float``, ``int``
     or ``bfloat16``, which ``float load(pointer)`` reads and ``store(pointer, float)`` rounds. ``results`` is a list of
-    `tf.TensorSpec`; ``grid`` and ``block`` are up to three integers each. ``macros`` defines what else the text needs,
+    `tf.TensorSpec`; ``grid`` and ``block`` are up to three integers each. ``macros`` defines other names in the source,
     such as sizes; ``THREADS``, the threads per block, is always defined. Each of the four may be a function of the
     operands: the kernel is compiled once per shape.
 
     It runs eagerly, in functions and in `fit`, compiled by XLA or not. Shapes must be known: use ``batch(...,
     drop_remainder=True)`` or a `bigtrain_nb.Model`, and give a layer ``compute_output_shape``. TensorFlow cannot
-    differentiate it: wrap it by `tf.custom_gradient`, with a second kernel inside; second gradients are refused.
+    differentiate it: wrap it in `tf.custom_gradient`, with a second kernel inside; second gradients are not supported.
 
-    NVIDIA GPUs need the package nvidia-cuda-nvrtc-cu12, which tensorflow[and-cuda] brings. The launch on a GPU has not
-    been tested. Where TensorFlow sees no GPU, g++ compiles the same text and one core runs the threads in turn, to test
-    and not to be fast; of CUDA's functions it has ``__syncthreads``, ``atomicAdd``, ``rsqrtf`` and those of C.
+    NVIDIA GPUs need the package nvidia-cuda-nvrtc-cu12, which tensorflow[and-cuda] installs. The launch on a GPU has
+    not been tested. Where TensorFlow sees no GPU, g++ compiles the same source and one core runs the threads one by
+    one, for tests and not for speed; it supports ``__syncthreads``, ``atomicAdd``, ``rsqrtf`` and the functions of C.
 
-    A wrong address ends the process. So first run ``operation.check_on_cpu(*arrays)``, wherever there is g++: it
+    An invalid address crashes the process. So first run ``operation.check_on_cpu(*arrays)``, which needs g++: it
     returns the results as arrays, or raises ValueError for a kernel that accesses memory outside its tensors, leaves
-    elements unwritten, or depends on the order of threads, as it does where a barrier is missing.
+    elements unwritten, or depends on the order of threads, as it does if a barrier is missing.
 
-    Raises ValueError or TypeError for text that does not compile, unknown shapes, parameters that do not match the
-    tensors, and more than one replica; ImportError where there is no NVRTC or g++.
+    Raises ValueError or TypeError for source that does not compile, unknown shapes, parameters that do not match the
+    tensors, and more than one replica; ImportError without NVRTC or g++.
 
     Example::
 
@@ -92,7 +92,7 @@ def cuda_kernel(
 
 @dataclass(frozen=True, eq=False)
 class CudaKernel:
-    """An operation."""
+    """The operation that `cuda_kernel` returns."""
 
     source: str
     name: str
@@ -122,7 +122,7 @@ class CudaKernel:
         return list(without_gradient(*operands))
 
     def check_on_cpu(self, *operands) -> list[np.ndarray]:
-        """Run the kernel by g++ in three ways, and return its results; raise ValueError where they show a mistake."""
+        """Run the kernel three times on the CPU and return its results; raise ValueError for mistakes found."""
         operands = [tf.convert_to_tensor(one) for one in operands]
         return host.check(self._launch(operands), [one.numpy() for one in operands])
 
@@ -154,7 +154,7 @@ def _three(name, value, most):
 
 
 def _parameters(source, name, macros, tensors):
-    """Return the names of the kernel's parameters; refuse those which are not pointers to these tensors."""
+    """Return the names of the kernel's parameters; refuse those that are not pointers to these tensors."""
     kernels = {found["name"]: found["parameters"] for found in _KERNEL.finditer(_COMMENT.sub(" ", source))}
     if name not in kernels:
         raise ValueError(
@@ -174,7 +174,7 @@ def _parameters(source, name, macros, tensors):
 
 
 def backend_config(launch, ptx):
-    """Return the settings of the custom call, the text of an MLIR dictionary."""
+    """Return the settings of the custom call as the text of an MLIR dictionary."""
     settings = {"name": launch.name, "kernel_type": "ptx", "kernel_data": ptx}
     words = [f"{key} = {_quoted(value)}" for key, value in settings.items()]
     for kind, sizes in (("grid", launch.grid), ("block", launch.block)):
@@ -183,7 +183,7 @@ def backend_config(launch, ptx):
 
 
 def _quoted(text):
-    """Return a string of MLIR: special characters are two hexadecimal digits."""
+    """Return an MLIR string: special characters become a backslash and two hexadecimal digits."""
     plain = [chr(one) if 32 <= one < 127 and chr(one) not in '"\\' else f"\\{one:02X}" for one in text.encode()]
     return '"' + "".join(plain) + '"'
 
@@ -193,7 +193,7 @@ def _quoted(text):
 
 @functools.cache
 def to_ptx(launch, capability=None):
-    """Compile by NVRTC, for the first GPU unless ``capability`` is given: no GPU is needed for that."""
+    """Compile with NVRTC for the first GPU, or for ``capability``, which needs no GPU."""
     if capability is None:
         details = tf.config.experimental.get_device_details(tf.config.get_visible_devices("GPU")[0])
         capability = details.get("compute_capability", NEWEST)

@@ -1,6 +1,6 @@
-"""CUDA C text on the CPU, by g++: to test a kernel and to train through it without a GPU.
+"""CUDA C source compiled by g++ for the CPU: to test a kernel and to train through it without a GPU.
 
-The threads of a block are fibers on one core. Each runs up to its next barrier or to its end, then the next one does.
+The threads of a block are fibers on one core. Each runs up to its next barrier or its end, then the next one does.
 """
 
 import ctypes
@@ -157,13 +157,13 @@ def _register(name, function):
         raise ImportError(f"TensorFlow {tf.__version__} does not export XLA's registry of custom calls") from None
     find.restype, put.restype = ctypes.c_void_p, None
     letters = [ctypes.create_string_buffer(one.encode()) for one in (name, "Host")]
-    # std::string: where its characters are, how many, and buffer for short ones
+    # std::string: pointer, length, and buffer for short strings
     strings = [(ctypes.c_size_t * 4)(ctypes.addressof(one), len(one) - 1) for one in letters]
     put(ctypes.c_void_p(find()), strings[0], ctypes.cast(function, ctypes.c_void_p), strings[1])
 
 
 def check(launch, operands):
-    """Return the results, unless they depend on the order of threads or on what memory holds before."""
+    """Return the results, unless they depend on the order of threads or on the initial contents of memory."""
     results = _run(launch, operands, backwards=False, fill=0xA5)
     for backwards, fill, mistake in (
         (True, 0xA5, "the order of threads: is a barrier missing, or do two threads write to one element?"),
@@ -181,7 +181,7 @@ def check(launch, operands):
 
 
 def _run(launch, operands, backwards, fill):
-    """Return the results of one launch; refuse writes anywhere else. ``fill`` says what memory holds before."""
+    """Return the results of one launch; refuse writes anywhere else. ``fill``: the initial contents of memory."""
     arrays = [*operands, *(np.empty(one.shape, one.dtype.as_numpy_dtype) for one in launch.results)]
     # Each with its own fill, so that copying from around one tensor to around another is detected
     buffers = [np.full(one.nbytes + 2 * AROUND, fill ^ number, np.uint8) for number, one in enumerate(arrays)]

@@ -1,4 +1,4 @@
-"""Attention that works on some rows of the queries at a time, so that the table of scores is never whole."""
+"""Attention computed for a block of query rows at a time, so that the full attention matrix is never stored."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -13,36 +13,36 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 
 _ROW_OFFSETS = ("cache_update_index", "start_index")
-"""Names of arguments that say which place in the text the first row of the queries has."""
+"""Arguments that give the position of the first query row in the sequence."""
 
 _UNDERSTOOD = {"attention_mask", "training", "return_attention_scores", "use_causal_mask", *_ROW_OFFSETS}
 
 _SEED_STEP = 1_000_003
-"""The seed of a chunk is so much larger than that of the one before. (Within a seed, Keras counts the draws.)"""
+"""The seed grows by this much from chunk to chunk. (Within a seed, Keras counts the draws.)"""
 
 
 def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None, *, chunks: int) -> Any:
-    """Let attention layers of a model compute ``chunks`` blocks of query rows, one after the other; return ``model``.
+    """Compute attention layers of a model in ``chunks`` blocks of query rows, one after the other; return ``model``.
 
-    A layer compares every place in a text of length L with every other: [batch, heads, L, L] scores, which the backward
-    pass needs again. In chunks only [batch, heads, L / chunks, L] of them exist at a time, and the backward pass
-    computes them again, so that memory grows with L and not with its square (Rabe & Staats 2021, "Self-attention Does
-    Not Need O(n²) Memory"). It costs the scores' operations once more. Outputs and gradients are those of the layer in
-    one piece, within rounding; dropout of the scores draws another mask for each chunk, the same in both passes.
+    Attention over a sequence of length L computes [batch, heads, L, L] scores, which the backward pass needs again. In
+    chunks, only [batch, heads, L / chunks, L] of them exist at a time, and the backward pass recomputes them. For a
+    fixed chunk size, memory then grows linearly with L instead of quadratically (Rabe & Staats 2021, "Self-attention
+    Does Not Need O(n²) Memory"). The scores are computed twice. Outputs and gradients match those of the unchunked
+    layer within rounding; attention dropout draws a different mask for each chunk, the same in both passes.
 
-    With ``chunks=1`` the scores are whole, but only those of one layer at a time: selective recomputation (Korthikanti
-    et al. 2022, "Reducing Activation Recomputation in Large Transformer Models").
+    With ``chunks=1`` the attention matrix is full, but only one layer's exists at a time: selective recomputation
+    (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models").
 
-    ``layers`` as in `bigtrain_nb.recompute`; by default all attention layers of ``model``, which may be one itself.
-    They are changed in place and stay what they are; do it before the first `fit`. Taken are `MultiHeadAttention` and
-    `GroupQueryAttention` of Keras, and those layers of KerasHub that compute their attention by a method like theirs.
-    Keras' causal masks are made by rows, too; KerasHub's decoders make masks of [batch, L, L] booleans by themselves.
+    ``layers``: as in `bigtrain_nb.recompute`; default: all attention layers of ``model``, which may itself be one. They
+    are changed in place and remain instances of their class; call this before the first `fit`. Supported are Keras'
+    `MultiHeadAttention` and `GroupQueryAttention`, and KerasHub layers that compute attention by a similar method.
+    Keras' causal masks are also made by rows; KerasHub's decoders make boolean masks [batch, L, L] themselves.
 
-    `fuse_attention` saves the same memory, and on a GPU most of the time too, but for dropout of the scores.
+    `fuse_attention` saves the same memory and, on a GPU, most of the time, but does not support attention dropout.
 
-    Raises ValueError for ``chunks`` that is not an integer of at least 1, for a model without attention, and for
-    layers that cannot be taken, by name, or that `fuse_attention` has; in a call, for scores that are to be returned.
-    TypeError as `recompute`.
+    Raises ValueError if ``chunks`` is not a positive integer, for a model without attention and, by name, for layers
+    that are not supported or already use `fuse_attention`; at call time, if attention scores are requested. TypeError
+    as `recompute`.
 
     Example::
 
@@ -61,7 +61,7 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
 
 
 class ChunkedAttention:
-    """What a layer becomes."""
+    """Mixin for the layers that `chunk_attention` changes."""
 
     way = "chunks"
 
@@ -69,11 +69,11 @@ class ChunkedAttention:
         return {"chunks": self.chunks}
 
     def rows_of_a_chunk(self, length):
-        """Return how many rows of so many queries are computed at a time; both may be tensors."""
+        """Return the rows per chunk for ``length`` queries; both may be tensors."""
         return -(-length // self.chunks)  # rounded up
 
     def _compute_attention_mask(self, *args, use_causal_mask=False, **kwargs):
-        """Return the mask of Keras' own layers, the causal one as a word: Keras only hands it on."""
+        """Return Keras' mask, with causality as a flag: Keras only passes this object on."""
         mask = super()._compute_attention_mask(*args, use_causal_mask=False, **kwargs)
         return MaskOfRows(mask, use_causal_mask)
 
@@ -87,7 +87,7 @@ class ChunkedAttention:
 
 @dataclass
 class MaskOfRows:
-    """Which keys a query sees: ``given`` [..., L or 1, keys] of booleans or numbers to add, and whether none later."""
+    """Which keys a query sees: ``given``, [..., L or 1, keys] booleans or an additive mask; if causal, none later."""
 
     given: object
     is_causal: bool
@@ -104,9 +104,9 @@ class MaskOfRows:
 
 
 class _ChunkedCall:
-    """One call of a layer's ``own`` method for attention, computed for some rows of the queries at a time.
+    """One call of a layer's ``own`` attention method, computed for a block of query rows at a time.
 
-    The ``arguments`` of the call are by name, the first three query, key and value: [batch, places, heads, size].
+    ``arguments``: by name; the first three are query, key and value, [batch, positions, heads, size].
     """
 
     def __init__(self, layer, own, arguments):
@@ -119,7 +119,7 @@ class _ChunkedCall:
         if not isinstance(self._mask, MaskOfRows):
             self._mask = MaskOfRows(self._mask, arguments.get("use_causal_mask", False))
 
-        # Chunks of one size, and the rest of the rows in one that is smaller; all numbers where lengths are known
+        # Equal chunks, and a smaller one for the remaining rows; Python integers where lengths are static
         length = query.shape[1] or tf.shape(query)[1]
         self._size = layer.rows_of_a_chunk(length)
         self._count = length // self._size
@@ -129,10 +129,10 @@ class _ChunkedCall:
         self._scopes = scopes_of_call()
         self._seeds = _seeds(layer)
         self._states = [tf.identity(seed.value) for seed in self._seeds]  # before the call
-        self._returns_scores = None  # known when a chunk has been traced
+        self._returns_scores = None  # known after tracing a chunk
 
     def outputs(self):
-        """Return what the layer's own method returns, without scores."""
+        """Return the result of the layer's own method, without scores."""
 
         @tf.custom_gradient
         def run(query, key, value):
@@ -149,7 +149,7 @@ class _ChunkedCall:
         return (outputs, None) if self._returns_scores else outputs
 
     def _forward(self, query, key, value):
-        """Return the outputs for all rows, and by how much one chunk has moved the state of each seed."""
+        """Return the outputs for all rows, and how far one chunk advances the state of each seed."""
 
         def add_chunk(number, chunks, *_):
             outputs, draws = self._attend(_rows(query, number * self._size, self._size), key, value, number, self._size)
@@ -165,11 +165,11 @@ class _ChunkedCall:
         return outputs, draws
 
     def _backward(self, upstream, query, key, value, weights):
-        """Return the gradients of query, key and value, and of the ``weights`` that the layer uses between them.
+        """Return the gradients of query, key and value, and of the ``weights`` that the attention method uses.
 
-        Those of the query are joined as the outputs are; all others are summed over the chunks, in 32 bits.
+        Query gradients are concatenated like the outputs; all others are summed over the chunks in at least 32 bits.
         """
-        # Not before the upstream gradient is there: the first chunk needs only these, and would run in the forward pass
+        # Wait for the upstream gradient: the first chunk needs only these tensors and would run in the forward pass
         with tf.control_dependencies([upstream]):
             query, key, value = tf.identity(query), tf.identity(key), tf.identity(value)
         summed = [key, value, *weights]
@@ -200,13 +200,13 @@ class _ChunkedCall:
         return [of_query, *of_summed[:2]], of_summed[2:]
 
     def _attend(self, query, key, value, number, count):
-        """Return the outputs for ``count`` rows of the queries, those of chunk ``number``, and what its seeds moved."""
+        """Return the outputs for the ``count`` query rows of chunk ``number``, and how far its seeds advanced."""
         start = number * self._size
         now = {**self._arguments, **dict(zip(self._names, (query, key, value), strict=True))}
         if "attention_mask" in now:
             now["attention_mask"] = self._mask.of_rows(start, count, self._keys)
         if "use_causal_mask" in now:
-            now["use_causal_mask"] = False  # it is in the mask of the rows
+            now["use_causal_mask"] = False  # included in the mask of the rows
         for name in _ROW_OFFSETS:
             if name in now:
                 now[name] = start if now[name] is None else start + now[name]
@@ -225,7 +225,7 @@ def _loop(count, body, *start):
 
 
 def _rows(tensor, start, count, axis=1):
-    """Return places ``start`` to ``start + count`` along an axis."""
+    """Return positions ``start`` to ``start + count`` along an axis."""
     begin = [0] * tensor.shape.rank
     size = [-1 if length is None else length for length in tensor.shape]
     begin[axis], size[axis] = start, count
@@ -233,7 +233,7 @@ def _rows(tensor, start, count, axis=1):
 
 
 def _joined(chunks, query, count):
-    """Return outputs [batch, count, ...] of chunks, a `tf.TensorArray` of [batch, count / chunks, ...]."""
+    """Return outputs [batch, count, ...] from chunks, a `tf.TensorArray` of [batch, count / chunks, ...]."""
     stacked = chunks.stack()  # [chunks, batch, rows, ...]
     order = [1, 0, *range(2, stacked.shape.rank)]
     shape = [-1 if length is None else length for length in [query.shape[0], None, *stacked.shape[3:]]]
@@ -244,16 +244,16 @@ def _joined(chunks, query, count):
 
 
 def _seeds(layer):
-    """Return the states of a layer's random numbers: its variables that are no weights, int64 [2]."""
+    """Return the states of a layer's random generators: its variables that are not weights, int64 [2]."""
     weights = {id(variable) for variable in layer.weights}
     return [variable for variable in layer.variables if id(variable) not in weights]
 
 
-# Refused
+# Unsupported layers and calls
 
 
 def attention_layers(model):
-    """Return the layers within a model that compute attention, whether they can be taken or not."""
+    """Return the layers within a model that compute attention, supported or not."""
     return [layer for layer in layers_within(model) if _has_method(layer) or _is_written_out(layer)]
 
 
@@ -262,13 +262,13 @@ def _has_method(layer):
 
 
 def _is_written_out(layer):
-    """Return whether a layer computes attention where nobody can reach it, as Bloom's and Falcon's in KerasHub do."""
+    """Return whether a layer computes attention inline, out of reach, as Bloom's and Falcon's in KerasHub do."""
     looks_like_it = "Attention" in own_class(layer).__name__ and isinstance(layer, keras.layers.Layer)
     return looks_like_it and not any(_has_method(inner) for inner in layers_within(layer))
 
 
 def refuse(model, chosen):
-    """Raise ValueError if no layer is chosen, or one whose attention cannot be computed otherwise."""
+    """Raise ValueError if no layer is chosen, or one whose attention cannot be replaced."""
     if not chosen:
         raise ValueError(f"{model.name} has no attention layer")
     for layer in chosen:
@@ -289,7 +289,7 @@ def refuse(model, chosen):
 
 
 def refuse_twice(layer, way):
-    """Raise ValueError for a layer that has been told another ``way`` to compute."""
+    """Raise ValueError for a layer that already computes its attention in another ``way``."""
     if isinstance(layer, ChunkedAttention) and layer.way != way:
         raise ValueError(
             f"{layer.name} computes its attention by {layer.way} already, and not by {way} too: leave it out with"

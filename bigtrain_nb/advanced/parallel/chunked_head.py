@@ -1,4 +1,4 @@
-"""The head, loss and metrics of a language model computed for some rows at a time, so that logits are never whole."""
+"""The head, loss and metrics of a language model computed for some rows at a time, without full logits."""
 
 import warnings
 from typing import Any
@@ -19,23 +19,23 @@ from bigtrain_nb.common.quiet import keras, tf
 
 
 def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
-    """Let a language model train without whole logits, about ``rows`` of them at a time; return ``model``.
+    """Train a language model without full logits, on about ``rows`` of them at a time; return ``model``.
 
     Logits are [batch, length, vocabulary]: 1.6 GB in float32 for 8 x 1,024 tokens of GPT-2, and a step keeps three
-    times that. Loss and metrics need each row, a position in a sequence, by itself. So `fit` and `evaluate` compute
-    the head for some rows, then their losses, metrics and gradients, and go on with the next rows: [rows, vocabulary]
-    exists at a time, and the backward pass finds the gradients made (as in Hsu et al. 2024, "Liger Kernel"). Loss,
-    gradients and metrics are those of whole logits within rounding. ``rows`` is 512 without a GPU, else 2,048: each
-    chunk adds up a gradient of all weights of the head. ``rows=False`` makes logits whole again.
+    times as much. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and `evaluate`
+    run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows. Only
+    [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
+    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 512 without a
+    GPU, else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
 
-    The head is the last layer with weights, a Dense, a ReversibleEmbedding or a MaskedLMHead say, and what follows
-    it. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,
-    `generate`, ``model(x)`` and files stay as they are. It goes with everything `recompute` goes with, and with LoRA.
-    Code that reads ``y_pred`` in a step, as a custom `compute_loss`, gets whole logits, and a warning.
+    The head is the last layer with weights, such as a Dense, ReversibleEmbedding or MaskedLMHead, and all that
+    follows. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,
+    `generate`, ``model(x)`` and saved files are unchanged. It combines with LoRA and whatever `recompute` combines
+    with. Code that reads ``y_pred`` in a step, such as a custom `compute_loss`, gets full logits and a warning.
 
-    Raises ValueError, by name, for a model with a `call` of its own or several outputs, a head that takes several rows
-    together or is quantized or sharded; in a step, for losses and metrics that drawn numbers show to be others by
-    chunks: a loss that compares rows, a metric of a maximum. TypeError for what is no Keras model.
+    Raises ValueError, by name, for a model with a custom `call` or several outputs, and for a head that mixes rows, is
+    quantized or is sharded; in a step, for losses and metrics that change with chunking on random data: a loss that
+    compares rows, a metric of a maximum. TypeError if ``model`` is not a Keras model.
 
     Example::
 
@@ -53,11 +53,11 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
 
 
 class ChunkedHead(KnowsItsSteps):
-    """What a model becomes."""
+    """Mixin for the models that `chunk_head` changes."""
 
     stands_for_keras = True  # its compute_loss and compute_metrics are not the user's
     kept_in_copies = ("rows_of_logits",)
-    _known = (None, None, None, None)  # loss and metrics that were examined, for which kind of batch; how metrics count
+    _known = (None, None, None, None)  # loss, metrics and kind of batch already checked; how metrics count
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         if not self.rows_of_logits or not is_in_own_step(self) or infers_shapes():
@@ -76,7 +76,7 @@ class ChunkedHead(KnowsItsSteps):
         (entry,) = compiled._flat_losses
 
         def by_chunks(y, y_pred, sample_weight):
-            if not isinstance(y_pred, Deferred):  # a custom compute_loss has made something of whole logits
+            if not isinstance(y_pred, Deferred):  # computed from full logits by a custom compute_loss
                 return entry.loss(y, y_pred, sample_weight)
             return self._loss_by_chunks(entry.loss, tf.convert_to_tensor(y), y_pred, sample_weight, training)
 
@@ -101,7 +101,7 @@ class ChunkedHead(KnowsItsSteps):
         _refuse_own_reduction(self, loss)
         compiled, scale = self._compile_metrics, tf.ones([])
         if training and self.optimizer is not None:
-            scale = self.optimizer.scale_loss(scale)  # float16 would round gradients of a mean over many places to 0
+            scale = self.optimizer.scale_loss(scale)  # float16 gradients of a mean over many positions would underflow
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
         metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
         rows = y_pred.by_rows(unwatched(loss), y, sample_weight, metrics, scale, training)
@@ -117,7 +117,7 @@ class ChunkedHead(KnowsItsSteps):
 
 
 def _refuse_own_reduction(model, loss):
-    """Raise ValueError for a loss that makes one number of all rows by itself, or that makes none."""
+    """Raise ValueError for a loss that reduces the rows in a custom way, or not at all."""
     loss = loss.loss if isinstance(loss, WatchedLoss) else loss
     if WatchedLoss(loss).reduces or loss.reduction in (None, "none"):
         what = "overrides __call__" if WatchedLoss(loss).reduces else "has reduction=None"
@@ -129,7 +129,7 @@ def _refuse_own_reduction(model, loss):
 
 
 class Deferred:
-    """Logits that are not computed. Who takes them for a tensor gets all of them, and a warning."""
+    """Logits that are not computed. Using them as a tensor computes all of them, with a warning."""
 
     states = None  # of metrics, after this batch
 
@@ -139,7 +139,7 @@ class Deferred:
         logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
         self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
         self._keras_mask = None if mask_of(logits) is None else mask
-        self._weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # those from before the update
+        self._weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # from before the update
 
     def __tf_tensor__(self, dtype=None, name=None):
         warnings.warn("y_pred is read in a step, so logits are computed as a whole: chunks save nothing", stacklevel=2)
@@ -148,7 +148,7 @@ class Deferred:
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
 
     def by_rows(self, loss, y, sample_weight=None, metrics=(), scale=1.0, takes_gradients=True):
-        """Return the `RowByRow` that computes a loss, and metrics, of these logits."""
+        """Return the `RowByRow` that computes a loss, and metrics, from these logits."""
         return RowByRow(
             head=self.head,
             hidden=self.hidden,

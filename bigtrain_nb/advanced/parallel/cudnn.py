@@ -1,8 +1,8 @@
-"""cuDNN's fused attention as an operation of TensorFlow: a custom call that XLA compiles on NVIDIA GPUs.
+"""cuDNN's fused attention as a TensorFlow operation: a custom call that XLA compiles on NVIDIA GPUs.
 
-The kernel is in the wheel of TensorFlow, but no operation calls it (keras issue 19418, tensorflow issues 62661 and
-62666). XLA hands a call of this target on to cuDNN; the settings are its message ``CudnnfMHABackendConfig`` as JSON. So
-does JAX (jax/_src/cudnn/fused_attention_stablehlo.py), from which the order of operands and results is known.
+TensorFlow's wheel contains the kernel, but no operation calls it (keras issue 19418, tensorflow issues 62661 and
+62666). XLA passes custom calls with this target to cuDNN; the settings are its message ``CudnnfMHABackendConfig`` as
+JSON. The order of operands and results is that of JAX (jax/_src/cudnn/fused_attention_stablehlo.py).
 """
 
 import json
@@ -13,21 +13,21 @@ from bigtrain_nb.advanced.shared.custom_calls import compiled_custom_call
 from bigtrain_nb.common.quiet import tf
 
 TYPES = {"bfloat16": "BF16", "float16": "F16"}
-"""The types that the kernel takes, by the names that XLA has for them."""
+"""The types that the kernel supports, with XLA's names for them."""
 
 LARGEST_HEAD = 128
 SMALLEST_CAPABILITY = (8, 0)
 
 _NOT_SEEN = {"bfloat16": -(2.0**41), "float16": -(2.0**15)}
-"""What is added to scores in a bias: finite, for the kernel subtracts such numbers from each other."""
+"""Added to masked scores by a bias: finite, because the kernel subtracts such values from each other."""
 
 
 def attention(query, key, value, scale, said):
-    """Return softmax(scale * query · key) · value like ``query``, of the keys that `masks.Said` allows, and no table.
+    """Return softmax(scale * query · key) · value, shaped like ``query``, over the keys that `masks.Said` allows.
 
     Query is [batch, queries, heads, size], key and value [batch, keys, groups, size], in bfloat16 or float16; all
-    shapes are known. Where a query sees no key its output means nothing. Padding between tokens together with a
-    ``window`` is not computed, nor is a batch with a row of more than ``max_segments``: it comes out as NaN.
+    shapes are static. The scores are never stored. Outputs of queries that see no key are undefined. Padding between
+    tokens with a ``window``, and a batch with a row of more than ``max_segments``, are not supported and give NaN.
     """
     batch, length = query.shape[:2]
     window = said.window if said.window is not None and said.window < key.shape[1] else 0
@@ -38,17 +38,17 @@ def attention(query, key, value, scale, said):
         keys = tf.broadcast_to(keys, [batch, key.shape[1]])
     if said.max_segments == 1:
         keys = said.segments > 0
-    if table is not None and keys is not None:  # whose columns would have to move with the keys
+    if table is not None and keys is not None:  # its columns would have to move with the keys
         keys, table = None, tf.cast(table, "bool") & keys[:, None]
 
     if said.segments is not None and said.max_segments > 1:
         settings.max_segments = said.max_segments
-        # The kernel leaves places of no segment as they are in memory, in results and in gradients
+        # The kernel leaves positions outside segments uninitialized, in results and gradients
         is_real = (said.segments > 0)[:, :, None, None]
         query, key, value = (tf.where(is_real, one, tf.zeros_like(one)) for one in (query, key, value))
         operands = packed_operands(said.segments, said.max_segments, query.shape, key.shape)
     elif keys is not None:
-        # Keys that are none go to the end, wherever they were; the others stay in their order, with their queries
+        # Padding keys move to the end; the others keep their order. Under a causal mask, queries move along
         order = tf.argsort(tf.cast(~keys, "int32"), axis=1, stable=True)
         back = tf.argsort(order, axis=1)
         key, value = _in_order(key, order, back), _in_order(value, order, back)
@@ -72,7 +72,7 @@ def attention(query, key, value, scale, said):
 
 @dataclass
 class Settings:
-    """What stands in the JSON of a call."""
+    """The settings in the JSON of a call."""
 
     scale: float
     is_causal: bool
@@ -94,13 +94,13 @@ def kernel(query, key, value, bias, operands, settings):
     """Return attention like ``query`` [batch, queries, heads, size]; forward and backward are one call each.
 
     ``bias`` is [batch or 1, 1, queries, keys] and has no gradient; ``operands`` are int32: the lengths of queries and
-    keys, for packed rows also where the segments begin.
+    keys, for packed rows also the offsets of the segments.
     """
     has_bias = bias is not None
     biases = [bias] if has_bias else []
     batch, length, heads, _ = query.shape
 
-    # Packed rows are found by their offsets in all tensors alike, and results have their heads before their places
+    # Segment offsets apply to all tensors alike, and results have heads before positions, so operands must too
     heads_first = settings.is_packed
     swap = _swapped if heads_first else tf.identity
 
@@ -142,7 +142,7 @@ def _swapped_shape(tensor):
 
 
 def _call(target, operands, results, config):
-    room = tf.TensorSpec([0], tf.uint8)  # for the kernel's own work: XLA fills in the size
+    room = tf.TensorSpec([0], tf.uint8)  # the kernel's workspace: XLA sets its size
     return compiled_custom_call(target, (*results, room), config)(*operands)[:-1]
 
 
@@ -158,8 +158,8 @@ _PRODUCTS = {
         "bmm2_grad_gemm2_dot_dimension_numbers": (3, 3),
     },
 }
-"""Forward and backward: over which axes each product sums. Where the right one is "places", the left factor is scores
-[batch, heads, queries, keys]; else both factors are like queries, and the sum is over their size."""
+"""The axes that each matmul contracts, forward (False) and backward. Where the right one is "places", the left factor
+is scores [batch, heads, queries, keys]; else both factors are shaped like queries and contract the head dimension."""
 
 
 def _axes_of_product(left, right, heads_first):
@@ -173,11 +173,11 @@ def _axes_of_product(left, right, heads_first):
 
 
 def backend_config(settings, dtype, scores, heads_first, backward):
-    """Return the settings of a call as XLA reads them, for ``scores`` of [batch, heads, queries, keys]."""
+    """Return the settings of a call as JSON for XLA, for ``scores`` of [batch, heads, queries, keys]."""
     products = {}
     for name, (left, right) in _PRODUCTS[backward].items():
         axes = _axes_of_product(left, right, heads_first)
-        products[name] = {key: [*map(str, value)] for key, value in axes.items()}  # 64 bits are strings in such JSON
+        products[name] = {key: [*map(str, value)] for key, value in axes.items()}  # protobuf JSON: 64 bits are strings
     scores = {
         "element_type": TYPES[dtype.name],
         "dimensions": [*map(str, scores)],
@@ -208,22 +208,22 @@ def backend_config(settings, dtype, scores, heads_first, backward):
     )
 
 
-# Padding and tables
+# Padding and explicit masks
 
 
 def _in_order(tensor, order, back):
-    """Return [batch, places, heads, size] with the places of each example in another order; ``back`` undoes it."""
+    """Return [batch, positions, heads, size] with the positions of each example reordered; ``back`` undoes it."""
 
     @tf.custom_gradient
     def reorder(tensor):
         moved = tf.gather(tensor, order, axis=1, batch_dims=1)
-        return moved, lambda upstream: tf.gather(upstream, back, axis=1, batch_dims=1)  # TensorFlow's own adds up
+        return moved, lambda upstream: tf.gather(upstream, back, axis=1, batch_dims=1)  # TensorFlow's would scatter-add
 
     return reorder(tensor)
 
 
 def _is_one_piece(keys):
-    """Return for each example whether its real keys follow each other: when they move, their distances stay."""
+    """Return for each example whether its real keys are contiguous, so that moving them keeps their distances."""
     edges = tf.reduce_sum(tf.cast(keys[:, 1:] != keys[:, :-1], "int32"), axis=1)
     return (edges <= 1) | ((edges == 2) & ~keys[:, 0])
 
@@ -241,23 +241,23 @@ def _bias(table, dtype):
 
 
 def packed_operands(segments, most, query_shape, key_shape):
-    """Return the operands for rows of segments: [query lengths, key lengths, query offsets, key offsets], int32.
+    """Return the operands for packed rows: [query lengths, key lengths, query offsets, key offsets], int32.
 
-    ``segments`` [batch, places] are from 1 in each row, one after the other, 0 where there is none, anywhere; at most
-    ``most`` in a row. Lengths [batch, most] are those of all segments of all rows, one after the other, then 0. Offsets
-    [batch, most + 1] say where they begin, in numbers from the start of the tensor [batch, heads, places, size], then
+    ``segments`` [batch, positions]: numbered from 1 in each row, contiguous, 0 outside of segments, anywhere; at most
+    ``most`` in a row. Lengths [batch, most]: those of all segments of all rows, one after the other, then 0. Offsets
+    [batch, most + 1]: where they begin, in elements from the start of the tensor [batch, heads, positions, size], then
     its end.
     """
     batch, places = segments.shape
     numbers = tf.range(1, most + 1, dtype=segments.dtype)
     is_member = tf.cast(segments[:, None, :] == numbers[None, :, None], "int32")  # [batch, most, places]
     lengths = tf.reshape(tf.reduce_sum(is_member, axis=2), [-1])
-    starts = tf.argmax(is_member, axis=2, output_type="int32")  # the first place, 0 for none
+    starts = tf.argmax(is_member, axis=2, output_type="int32")  # the first position, 0 for none
 
-    # Segments that exist come to the front, in their order: the place of each is how many there are before it
+    # Existing segments move to the front, in order: the index of each is the number of those before it
     exists = tf.cast(lengths > 0, "int32")
     place = tf.where(exists > 0, tf.cumsum(exists, exclusive=True), -1)
-    onto = tf.one_hot(place, batch * (most + 1), axis=0, dtype="int32")  # nowhere for one that does not exist
+    onto = tf.one_hot(place, batch * (most + 1), axis=0, dtype="int32")  # zeros for a missing one
     is_filled = tf.range(batch * (most + 1)) < tf.reduce_sum(exists)
     lengths = tf.reduce_sum(onto * lengths, axis=1)[: batch * most]
 

@@ -1,17 +1,17 @@
-"""Layers of whose weights each replica keeps a shard: stage 3 of ZeRO, in PyTorch `fully_shard`.
+"""Layers whose weights are sharded across replicas: ZeRO stage 3, `fully_shard` in PyTorch.
 
-Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". Of each weight of such
-a layer, of its gradient and of its slots a replica keeps 1/N. The shards of all replicas are gathered before the layer
-runs, forward and once more backward; in the backward pass its gradients are reduce-scattered. Between the two only the
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". Each replica keeps 1/N
+of the weights, gradients and optimizer state of these layers. The weights are all-gathered before a layer runs, in the
+forward pass and again in the backward pass, where its gradients are reduce-scattered. Between the passes only the
 layer's inputs are kept, as with `recompute`. Each replica computes on its own share of the batch.
 
-A layer is gathered when its inputs are there, in the backward pass when the gradients of its outputs are. So one layer
-is whole at a time, or two while the gradients of the first are on their way. None is gathered ahead: what a link takes
-to send a layer is not hidden behind the layer before.
+A layer is gathered when its inputs are ready, in the backward pass when the gradients of its outputs are. So one layer
+is unsharded at a time, or two while the gradients of the first are being reduced. No layer is prefetched: its
+communication does not overlap with computing the layer before.
 
-A step sends 1.5 times what an all-reduce of the gradients does, in each micro-batch: two gatherings and a
-reduce-scatter. Where GPUs all-reduce in its place (`sum_into_shards` says when) it is twice as much. Weights travel in
-their own type, which is float32 under a mixed policy too; gradients in ``reduce_dtype``.
+A step sends 1.5 times the volume of an all-reduce of the gradients, per micro-batch: two all-gathers and a
+reduce-scatter. Where GPUs all-reduce instead (see `sum_into_shards`), the factor is 2. Weights are sent in their own
+type, which is float32 under a mixed policy too; gradients in ``reduce_dtype``.
 """
 
 import threading
@@ -41,10 +41,10 @@ _here = threading.local()  # replicas of one process are threads
 
 
 def shard_layers(model, layers, unmade=None):
-    """Give each of N replicas 1/N of the weights of some built layers of a model; `layers_chosen` says which.
+    """Shard the weights of some built layers of a model over the replicas; ``layers``: as for `layers_chosen`.
 
-    What is sharded already stays so. Their values are those that they have, or those of ``unmade`` variables. Returns
-    whether there was one to shard. Raises ValueError for layers that cannot be sharded.
+    Layers sharded already are skipped. The weights keep their values, or get those of ``unmade`` variables. Returns
+    whether there was a layer to shard. Raises ValueError for layers that cannot be sharded.
     """
     chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
     if not chosen:
@@ -52,7 +52,7 @@ def shard_layers(model, layers, unmade=None):
     for layer in chosen:
         _refuse(model, layer, chosen)
     refuse_nested(chosen, "fully_shard")
-    sharded = {}  # the weights and shards of each inner layer, which two of the chosen ones may share
+    sharded = {}  # weights and shards of each inner layer, which two chosen ones may share
     with model.distribute_strategy.scope():
         for layer in chosen:
             pairs = []
@@ -68,7 +68,7 @@ def shard_layers(model, layers, unmade=None):
 
 
 def _refuse(model, layer, chosen):
-    """Raise ValueError for a layer that cannot be sharded, or not without another one."""
+    """Raise ValueError for a layer that cannot be sharded, or only together with another one."""
     if not layer.built:
         raise ValueError(f"{layer.name} has no weights yet to shard: call the model once, or build it, first")
     inside = {id(inner) for each in chosen for inner in layers_within(each)}
@@ -90,7 +90,7 @@ def _refuse(model, layer, chosen):
 
 
 def freeze_as_weights(layer):
-    """Freeze shards of weights that were frozen since they were sharded, as LoRA freezes a kernel of a layer."""
+    """Freeze the shards of weights that were frozen after sharding, as LoRA freezes a layer's kernel."""
     attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
     frozen = {weight.path for weight in attributes if not weight.trainable}
     for shard in own_weights_to_train(layer):
@@ -102,7 +102,7 @@ def freeze_as_weights(layer):
 
 
 class FullySharded:
-    """What a layer becomes. On replicas it gathers its weights; elsewhere they show themselves whole, one by one."""
+    """Mixin for sharded layers. On replicas it gathers the weights; elsewhere each weight shows its full value."""
 
     is_computed_again = True
 
@@ -112,7 +112,7 @@ class FullySharded:
         return super().call(*args, **kwargs)
 
     def _gathered(self, run):
-        """Return ``run`` with the weights gathered, forward and backward; gradients are summed over the replicas."""
+        """Return ``run`` with gathered weights, forward and backward; gradients are summed over the replicas."""
         weights = [weight for weight, _ in self._weights_and_shards]
         shards = [shard for _, shard in self._weights_and_shards]
         trains = [shard.trainable for shard in shards]
@@ -124,7 +124,7 @@ class FullySharded:
             )
 
         def gathered(parts, first):
-            """Return the whole weights, gathered only when the tensors ``first`` are there: one layer at a time."""
+            """Return the full weights, gathered only after the tensors ``first`` are ready: one layer at a time."""
             with tf.control_dependencies(first):
                 return join_shards([tf.identity(part) for part in parts], [weight.shape for weight in weights])
 
@@ -155,7 +155,7 @@ class FullySharded:
                     [gradient for _, gradient in with_gradient],
                 )
                 with_shapes = [
-                    None if gradient is None else tf.reshape(gradient, value.shape)  # which the tape may not know
+                    None if gradient is None else tf.reshape(gradient, value.shape)  # the tape may not know
                     for gradient, value in zip(of_values, watched, strict=True)
                 ]
                 of_trained = iter(_own_sums(with_shapes, reduce_dtype))
@@ -184,7 +184,7 @@ def _own_sums(gradients, reduce_dtype):
 
 
 class FullyShardedMean(MeanOfShards):
-    """The mean over the replicas, where the gradients of sharded layers are summed already in the backward pass."""
+    """The mean over the replicas; gradients of sharded layers are already summed in the backward pass."""
 
     communicates_in_forward = True
 
@@ -195,7 +195,7 @@ class FullyShardedMean(MeanOfShards):
 
     @staticmethod
     def build(build, layers):
-        """Return the model that ``build()`` makes, some layers of which are sharded before they have weights."""
+        """Return the model that ``build()`` makes, with some layers sharded before they have weights."""
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             return build()
         return build_sharded(build, lambda model, unmade: shard_layers(model, layers, unmade))
@@ -203,7 +203,7 @@ class FullyShardedMean(MeanOfShards):
     @staticmethod
     def prepare(model):
         if model.built and model.fully_shard is not None and shard_layers(model, model.fully_shard):
-            model.train_function = model.test_function = model.predict_function = None  # which know whole weights only
+            model.train_function = model.test_function = model.predict_function = None  # traced with full weights
         for layer in layers_within(model):
             freeze_as_weights(layer)
 
@@ -216,7 +216,7 @@ class FullyShardedMean(MeanOfShards):
             _here.reduce_dtype = None
 
     def share(self, data, training):
-        """Return a share that training multiplies by what part of the batch it is: the replicas' sum is the mean."""
+        """Return a share that training scales by its part of the batch, so that the replicas' sum is the mean."""
         share = super().share(data, training)
         if not training:
             return share
@@ -247,7 +247,7 @@ class FullyShardedMean(MeanOfShards):
 
 
 def _refuse_statistics_of_no_examples(model, examples):
-    """Raise, when the step runs, where a replica has fewer examples than micro-batches and normalizes over them."""
+    """Raise, at run time, if a replica has fewer examples than micro-batches and normalizes over them."""
     if moving_statistics(model):
         tf.debugging.assert_greater_equal(
             examples,

@@ -1,4 +1,4 @@
-"""Attention as one kernel that never writes the scores, on NVIDIA GPUs; in chunks of rows elsewhere."""
+"""Attention in a fused kernel that never stores the scores, on NVIDIA GPUs; in chunks of rows elsewhere."""
 
 import inspect
 import math
@@ -26,34 +26,34 @@ from bigtrain_nb.common.quiet import keras, tf
 from tensorflow.python.eager import context
 
 _ROWS = 512
-"""Rows of queries in a chunk, where attention is computed in chunks."""
+"""Query rows per chunk, where attention is computed in chunks."""
 
 
 def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) -> Any:
-    """Let attention layers of a model compute by one kernel, flash attention, on NVIDIA GPUs; return ``model``.
+    """Compute attention layers of a model in a fused kernel, FlashAttention, on NVIDIA GPUs; return ``model``.
 
     The kernel is cuDNN's. It keeps the scores, [batch, heads, L, L], on the chip (Dao et al. 2022, "FlashAttention"),
-    so that memory grows with L and not with its square, and it is several times as fast where L is long. It takes
-    bfloat16 and float16, heads of at most 128 numbers in steps of 8, on GPUs of compute capability 8.0 (A100) or
-    newer, in functions that XLA compiles, as Keras does by itself on a GPU (``jit_compile="auto"``), and in all others.
+    so memory grows linearly with L instead of quadratically, and it is several times as fast for long sequences. It
+    supports bfloat16 and float16 and head dimensions of up to 128 in multiples of 8, on GPUs of compute capability 8.0
+    (A100) or newer, with or without XLA compilation (Keras' default on a GPU, ``jit_compile="auto"``).
 
-    Elsewhere (a CPU, an older GPU, float32) and for a call that the kernel does not take, attention is computed in
-    chunks of 512 rows, as `chunk_attention` does: the same outputs and gradients within rounding, and the same growth
-    of memory. What keeps the kernel away is printed here, and warned of once where only a call can show it.
+    Elsewhere (a CPU, an older GPU, float32) and for calls that the kernel does not support, attention is computed in
+    chunks of 512 rows, as by `chunk_attention`: the same outputs and gradients within rounding, and the same growth
+    of memory. The reason is printed here, or given in a warning where only a call can show it.
 
-    ``layers`` as in `chunk_attention`. Taken are `MultiHeadAttention` and `GroupQueryAttention` of Keras, and the
-    attention of GPT-2's, BERT's, BART's, ViT's, Llama's, Mistral's, Qwen's, Phi-3's and Gemma's kind in KerasHub. They
-    are changed in place and stay what they are; files stay Keras' own. Do it before the first `fit`.
+    ``layers``: as in `chunk_attention`. Supported are Keras' `MultiHeadAttention` and `GroupQueryAttention`, and
+    KerasHub's attention as in GPT-2, BERT, BART, ViT, Llama, Mistral, Qwen, Phi-3 and Gemma. Layers are changed in
+    place and remain instances of their class; saved files are unchanged. Call this before the first `fit`.
 
-    Masks are taken as what they say: causal, a window, padding anywhere, segments (`segment_mask`); any other table is
-    added to the scores. `generate` with its cache stays Keras' own. Where a place is padding, outputs mean nothing.
+    The kernel gets masks by their meaning: causal, window, padding anywhere, segments (`segment_mask`); any other mask
+    is added to the scores. `generate` with its cache still uses Keras' attention. Outputs at padding are undefined.
 
-    A step has to know the shape of its batch: give a dataset by ``batch(..., drop_remainder=True)``, or train a
-    `bigtrain_nb.Model`, which compiles each shape by itself.
+    A step must know the shape of its batch: use ``batch(..., drop_remainder=True)``, or train a `bigtrain_nb.Model`,
+    which compiles each shape separately.
 
-    Raises ValueError for a model without attention, and for layers that cannot be taken, by name: with dropout of the
-    scores (the kernel would draw the same mask in each step), with a soft cap, sinks or a bias of positions, or in the
-    chunks of `chunk_attention`.
+    Raises ValueError for a model without attention and, by name, for layers that are not supported: with attention
+    dropout (the kernel would draw the same mask in each step), a soft cap, sinks or a position bias, or already changed
+    by `chunk_attention`.
 
     Example::
 
@@ -79,7 +79,7 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
 
 
 class FusedAttention(ChunkedAttention):
-    """What a layer becomes."""
+    """Mixin for the layers that `fuse_attention` changes."""
 
     way = "one kernel"
 
@@ -90,7 +90,7 @@ class FusedAttention(ChunkedAttention):
         return min(_ROWS, length) if isinstance(length, int) else tf.minimum(_ROWS, length)
 
     def _compute_attention_mask(self, query, value, value_mask=None, key_mask=None, attention_mask=None, **others):
-        """Return the mask of Keras' own layers, with what it says. Rows of queries that are no tokens do not matter."""
+        """Return the mask of Keras' own layers, with its meaning. Query rows at padding do not matter."""
         given = {"value_mask": value_mask, "key_mask": key_mask, "attention_mask": attention_mask}
         mask = super()._compute_attention_mask(query, value, **given, **others)
         inner = said_by(attention_mask)
@@ -143,12 +143,12 @@ def _said_by_call(layer, given):
     )
 
 
-# The layers that are known
+# Supported layers
 
 
 @dataclass
 class _Kind:
-    """How a kind of layers computes: functions of the layer."""
+    """How a kind of layer computes attention: functions of the layer."""
 
     scale: Callable
     dropout: Callable
@@ -166,7 +166,7 @@ def _kind_of(layer):
             keras.layers.MultiHeadAttention._compute_attention,
             keras.layers.GroupQueryAttention._compute_attention,
         )
-        return _KERAS if of_keras else None  # else of somebody's own, or with positions of its own inside
+        return _KERAS if of_keras else None  # else custom, or with its own position encoding
     name = own_class(layer).__name__
     if name == "CachedGemmaAttention":
         return _GEMMA
@@ -199,7 +199,7 @@ _GEMMA = _Kind(
 )
 _LLAMA = _Kind(
     scale=lambda layer: layer._inv_norm_factor,
-    dropout=lambda layer: 0,  # theirs is of the outputs, after the method that is replaced
+    dropout=lambda layer: 0,  # theirs acts on the outputs, after the replaced method
     refused=lambda layer: (
         getattr(layer, "use_sliding_window_attention", getattr(layer, "sliding_window_size", None))
         and "KerasHub applies its sliding window in one of its two ways only"
@@ -219,11 +219,11 @@ def _why_never(layer):
     return kind.refused(layer) or None
 
 
-# Why the kernel is not taken
+# Why the kernel is not used
 
 
 def why_not_here():
-    """Return in words what this machine lacks, or None."""
+    """Return the reason in words if this machine cannot run the kernel, or None."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return "there is no NVIDIA GPU"
@@ -265,8 +265,8 @@ def _why_not_for(query, key, value, said):
 
 
 def device_of(tensor):  # private: Keras
-    """Return the name of the device on which a tensor is computed, as far as it is known while a step is traced.
+    """Return the name of the device on which a tensor is computed, as far as known at tracing time.
 
-    In a function that is called within `tf.device` its tensors have none; the eager context knows.
+    Tensors of a function called within `tf.device` have no device; the eager context knows it.
     """
     return tensor.device or context.context().device_name or ""

@@ -1,4 +1,4 @@
-"""Layers within a model, chosen by a setting, and called as functions of what they compute on."""
+"""Layers within a model: chosen by a setting, and called as functions of their inputs."""
 
 import re
 from collections import Counter
@@ -14,9 +14,9 @@ from keras.src.backend.common import global_state
 
 
 def layers_chosen(model, layers, setting="layers"):
-    """Return the layers within a model that a regular expression, a function or a list, given as ``setting``, chooses.
+    """Return the layers within a model that a regular expression, function or list, given as ``setting``, chooses.
 
-    Raises ValueError if there are none, and for one in the list that is not in the model; TypeError for anything else.
+    Raises ValueError if there are none, and for a listed layer that is not in the model; TypeError for anything else.
     """
     refuse_choice(layers, setting)
     within = layers_within(model)[1:]
@@ -50,12 +50,11 @@ def refuse_nested(chosen, setting):
 
 
 def call_as_function(layer, own_call, args, kwargs, wrap):
-    """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of those of its arguments that have gradients.
+    """Return the result of a layer's ``own_call``, run as ``wrap(run)`` on those arguments that have gradients.
 
-    ``run(*tensors, values=())`` returns all that it makes and changes nothing. ``values`` are pairs of a variable and
-    what stands for its value. It may run again, and gives the same, for what it updates (seeds of dropout, moving
-    statistics, metrics), ``training`` and the type of weights are in both runs those from before. What the layer would
-    have updated is updated once.
+    ``run(*tensors, values=())`` returns all results and has no side effects. ``values``: pairs of a variable and its
+    substitute value. Running it again gives the same results: every run starts from the same state (dropout seeds,
+    moving statistics, metrics), ``training`` flag and dtype of weights. The layer's updates are applied once.
     """
     known = vars(layer).get("_known_updates", ())  # variables
     while True:
@@ -63,7 +62,7 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
         unknown = [variable for variable in updated if not any(variable is one for one in known)]
         if not unknown:
             break
-        # The call that found them is thrown away, and later calls know. Keras would track an ordinary attribute
+        # Discard the call that found them; later calls know them. Keras would track an ordinary attribute
         _refuse_updates_of_weights(layer, unknown)
         known = (*known, *unknown)
         object.__setattr__(layer, "_known_updates", known)
@@ -71,7 +70,7 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
     for variable, value in zip(known, after, strict=True):
         variable.assign(value)
     for loss in losses:
-        keras.layers.Layer.add_loss(layer, loss)  # a functional model has none of its own
+        keras.layers.Layer.add_loss(layer, loss)  # that of functional models is not implemented
     return outputs
 
 
@@ -81,7 +80,7 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
     places = [place for place, value in enumerate(given) if _has_gradient(value)]
     scopes = scopes_of_call()
     before = [tf.identity(variable.value) for variable in known]
-    traced = {}  # what is no tensor, of the outputs of a run
+    traced = {}  # results of a run that are not tensors
 
     def run(*tensors, values=()):
         filled = list(given)
@@ -110,11 +109,11 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
 
 
 class _Updates(keras.StatelessScope):
-    """A scope in which variables are not updated, that knows which would have been, each once."""
+    """A scope that records which variables would be updated, each once, without updating them."""
 
     def __init__(self, values):
         super().__init__(collect_losses=True)
-        # As they are: Keras would cast them to the type of the layer around
+        # As they are: Keras would cast them to the dtype of the enclosing layer
         self.state_mapping = {id(variable): value for variable, value in values}
         self.updated = []
 
@@ -126,7 +125,7 @@ class _Updates(keras.StatelessScope):
 
 
 def _has_gradient(value):
-    if isinstance(value, keras.Variable | tf.Variable):  # a run reads it, as the layer's own weights
+    if isinstance(value, keras.Variable | tf.Variable):  # a run reads it, like the layer's own weights
         return False
     return tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex)
 
@@ -144,14 +143,14 @@ _SCOPES = ("current_call_ctx", "autocast_scope")
 
 
 def scopes_of_call():  # private: Keras
-    """Return what layers inside a call take from outside: ``training`` and its like, the type weights are cast to."""
+    """Return the context that layers inside a call read: ``training`` and the like, the dtype weights are cast to."""
     call, autocast = (global_state.get_global_attribute(name) for name in _SCOPES)
-    return copy(call), autocast  # a copy, for layers that are called later write into it
+    return copy(call), autocast  # a copy, because later layer calls modify it
 
 
 @contextmanager
 def within_scopes(scopes):  # private: Keras
-    """Call layers as they were called where `scopes_of_call` was asked: in the backward pass all that is gone."""
+    """Restore the context that `scopes_of_call` returned, which is gone in the backward pass."""
     before = [global_state.get_global_attribute(name) for name in _SCOPES]
     _set_scopes(scopes)
     try:

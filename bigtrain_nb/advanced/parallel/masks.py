@@ -1,7 +1,7 @@
-"""What a mask of attention says in words. A table of [batch, queries, keys] booleans does not say that it is causal.
+"""The meaning of attention masks: a tensor of [batch, queries, keys] booleans does not show that it is causal.
 
-Layers that make such a table know. They hang what they know on it, as Keras hangs ``_keras_mask`` on a tensor, and the
-layers that read the table ask here.
+Layers that make the mask know. They attach its meaning to it, as Keras attaches ``_keras_mask`` to a tensor, and the
+layers that read the mask look it up here.
 """
 
 import inspect
@@ -18,11 +18,11 @@ _SAID = "_bigtrain_said"
 
 @dataclass(frozen=True)
 class Said:
-    """Which keys a query sees: those that all of this allows.
+    """Which keys a query sees: those that all fields allow.
 
-    ``is_causal``: none later. ``keys``: those that are true, [batch, keys]. ``window``: of these the last so many, the
-    query's own place included. ``segments``: those of the query's own, int32 [batch, places], from 1 in each row, 0 for
-    none, at most ``max_segments`` in a row. ``table``: what is known by its numbers only, [batch or 1, queries, keys].
+    ``is_causal``: none later. ``keys``: those that are true, [batch, keys]. ``window``: of these the last ``window``,
+    the query's own position included. ``segments``: those in the query's own, int32 [batch, positions], numbered from 1
+    in each row, 0 for none, at most ``max_segments`` in a row. ``table``: any other mask, [batch or 1, queries, keys].
     """
 
     is_causal: bool = False
@@ -34,18 +34,18 @@ class Said:
 
 
 KERAS_OWN_WAY = object()
-"""Said by a mask for attention over a cache of keys, in `generate`."""
+"""Marks a mask for attention over a KV cache, in `generate`."""
 
 
 def tell(mask, said):
-    """Return the same mask, which tells `said_by` what it says."""
+    """Attach ``said`` to a mask, for `said_by`; return the mask."""
     if mask is not None:
         setattr(mask, _SAID, said)
     return mask
 
 
 def said_by(mask):
-    """Return what a mask [batch, queries or 1, keys], or none, says."""
+    """Return the meaning of a mask [batch, queries or 1, keys], or of None."""
     if mask is None:
         return Said()
     if (said := getattr(mask, _SAID, None)) is not None:
@@ -56,13 +56,13 @@ def said_by(mask):
 
 
 def all_of(*masks):
-    """Return booleans that are true where all masks are that are not None; None if there are none."""
+    """Return the logical AND of the masks that are not None; None if there are none."""
     masks = [tf.cast(mask, "bool") for mask in masks if mask is not None]
     return None if not masks else masks[0] if len(masks) == 1 else tf.reduce_all(tf.stack(masks), axis=0)
 
 
 def let_masks_tell(model):
-    """Let the decoders within a model hang what they know on the masks that they make."""
+    """Make the decoders within a model attach the meaning to the masks that they make."""
     for layer in layers_within(model):
         if hasattr(layer, "_compute_self_attention_mask"):
             become(layer, DecoderThatTells)
@@ -71,7 +71,7 @@ def let_masks_tell(model):
 
 
 class DecoderThatTells:
-    """What KerasHub's decoders of GPT-2's, BART's, Llama's, Mistral's and Qwen's kind become."""
+    """Mixin for KerasHub's decoders as in GPT-2, BART, Llama, Mistral and Qwen."""
 
     def state_in_place(self):
         return {}
@@ -98,7 +98,7 @@ class DecoderThatTells:
 
 
 class GemmaBlockThatTells:
-    """What the blocks of Gemma become."""
+    """Mixin for the blocks of Gemma."""
 
     def state_in_place(self):
         return {}
@@ -112,17 +112,17 @@ class GemmaBlockThatTells:
 
 
 def segment_mask(segments: Any, most: int | None = None) -> Any:
-    """Return the mask that lets the places of packed rows see those of their own segment only.
+    """Return the mask that restricts attention in packed rows to positions of the same segment.
 
-    ``segments`` are int32 [batch, places] as `TokenRows` gives them: from 1 in each row, one after the other, 0 where
-    there is no token. The mask is [batch, places, places] booleans, for ``attention_mask`` of Keras' layers and
-    ``decoder_attention_mask`` of KerasHub's.
+    ``segments``: int32 [batch, positions] as from `TokenRows`: numbered from 1 in each row, one after the other, 0
+    where there is no token. The mask is [batch, positions, positions] booleans, for ``attention_mask`` of Keras' layers
+    and ``decoder_attention_mask`` of KerasHub's.
 
     With ``most``, the largest number of segments in a row (`TokenRows.max_segments`), the kernel of `fuse_attention`
-    takes the segments themselves, and the table is never made; its work space grows with ``most``. A batch with a row
-    of more comes out as NaN. Without it the kernel takes the table.
+    uses the segments directly and the mask is never stored; its workspace grows with ``most``. A batch with a row of
+    more segments gives NaN. Without ``most`` the kernel uses the mask.
 
-    Raises ValueError for ``most`` that is not an integer of at least 1.
+    Raises ValueError if ``most`` is not a positive integer.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""The head of a language model: what makes logits of its hidden states, each row by itself."""
+"""The head of a language model: it computes logits from hidden states, each row independently."""
 
 from functools import partial
 
@@ -15,10 +15,10 @@ from keras.src.ops.function import Function
 
 
 class Head:
-    """The last layer with weights of a model whose classes but ``ours`` are Keras' own, and what follows it.
+    """The last layer with weights of a model, and what follows it; no class but ``ours`` may override Keras' `call`.
 
-    It works on rows of hidden states, [n, 1, width] where a model has [batch, places, width]: of a row it makes logits,
-    [n, 1, vocabulary]. Raises ValueError, by name, for what cannot be computed so.
+    It maps rows of hidden states, [n, 1, width] where the model has [batch, positions, width], to logits, [n, 1,
+    vocabulary]. Raises ValueError, by name, where that is not possible.
     """
 
     def __init__(self, model, ours):
@@ -53,12 +53,12 @@ class Head:
         self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
 
     def hidden(self, inputs, **kwargs):
-        """Return what the head takes of a batch, [batch, places, width]."""
+        """Return the head's input for a batch, [batch, positions, width]."""
         made = self._until(inputs, **kwargs)
         return tf.gather(*made, axis=1, batch_dims=1) if self._takes_places else made
 
     def __call__(self, rows, training, values=None):
-        """Return the logits of rows; ``values``, tensors, stand for those of the variables."""
+        """Return the logits of rows; tensors ``values`` replace those of the variables."""
         values = [variable.value for variable in self.variables] if values is None else values
         with ValuesFor(self.variables, values):
             return self._after(self._rows(rows), training)
@@ -67,7 +67,7 @@ class Head:
         return [rows, tf.zeros(tf.shape(rows)[:2], "int32")] if self._takes_places else [rows]
 
     def refuse_rows_together(self):
-        """Raise ValueError if drawn hidden states of several places give other logits than each place by itself."""
+        """Raise ValueError if random hidden states give other logits together than position by position."""
         rows = tf.cast(tf.random.stateless_normal([6, *self.row], seed=(0, 1)), self.dtype)
         together = [6] if len(self.row) == 1 else [2, 3, *self.row[1:-1]]
         places = [tf.tile(tf.range(3)[None], [2, 1])] if self._takes_places else []
@@ -75,7 +75,7 @@ class Head:
             whole = self._after([tf.reshape(rows, [*together, self.row[-1]]), *places], True)
         alone = tf.concat([self(rows[one : one + 1], True) for one in range(6)], 0)
         whole, alone = (tf.cast(one, tf.float32).numpy() for one in (tf.reshape(whole, tf.shape(alone)), alone))
-        if not np.allclose(whole, alone, rtol=0, atol=0.02 * np.abs(alone).max()):  # 16 bits round to 0.004
+        if not np.allclose(whole, alone, rtol=0, atol=0.02 * np.abs(alone).max()):  # 16-bit rounding: 0.004
             raise ValueError(f"{self.name} takes other places into the logits of one, so it has no chunks of rows")
 
     def _refuse_kinds_of_weights(self):
@@ -90,27 +90,27 @@ class Head:
 
 
 def functional_of(model, ours):  # private: Keras
-    """Return the functional model that calls a model's layers: itself, or that in a Sequential one; else None.
+    """Return the functional model that calls a model's layers: itself, or the one in a Sequential; else None.
 
-    Also None where another class than ``ours`` has a `call` of its own, which may do more than that.
+    Also None where a class other than ``ours`` has a custom `call`, which may do more.
     """
     calls = next(kind for kind in type(model).__mro__ if "call" in vars(kind) and kind is not ours)
     return {Functional: model, keras.Sequential: getattr(model, "_functional", None)}.get(calls)
 
 
 def made_by(tensor):  # private: Keras
-    """Return the layer or operation that made a symbolic tensor, and the symbolic tensors that it took."""
+    """Return the layer or operation that produced a symbolic tensor, and its symbolic inputs."""
     operation, index, _ = tensor._keras_history
     return operation, operation._inbound_nodes[index].input_tensors
 
 
 def part_until(functional, tensors):  # private: Keras
-    """Return ``call(inputs, training=, mask=)``, which gives the values of symbolic tensors in a functional model."""
+    """Return ``call(inputs, training=, mask=)``, which computes symbolic tensors of a functional model."""
     return keras.Model(functional._inputs_struct, tensors, name=functional.name).call
 
 
 class PartAfter:  # private: Keras
-    """What a functional model makes of the values of symbolic tensors within it, until its output."""
+    """The part of a functional model from some symbolic tensors within it to its output."""
 
     def __init__(self, tensors, output):
         self._function = Function(tensors, output)
@@ -121,9 +121,9 @@ class PartAfter:  # private: Keras
 
 
 class ValuesFor(keras.StatelessScope):
-    """A scope in which given tensors are the values of variables, as they are: Keras would cast them to their types.
+    """A scope in which variables have given tensors as values, uncast: Keras would cast them to the variables' dtypes.
 
-    ``read`` are the ids of those that were asked for.
+    ``read``: the ids of those that were read.
     """
 
     def __init__(self, variables, values):

@@ -1,4 +1,4 @@
-"""Layers that keep only their inputs for the backward pass, and compute the rest again there."""
+"""Activation checkpointing: layers keep only their inputs for the backward pass and recompute the rest there."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,30 +11,30 @@ from bigtrain_nb.common.quiet import keras, tf
 
 
 def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> Any:
-    """Let layers of a model be computed again in the backward pass: less memory, more time, the same results.
+    """Recompute layers of a model in the backward pass: less memory, more time, the same results.
 
-    Between the forward and the backward pass only the inputs of such a layer are kept. The backward pass runs it again,
-    with the same dropout masks and batch statistics as before, which is about a third more operations if a whole
-    network is recomputed (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Choose the blocks of a
-    deep model: one layer around all of them saves nothing, for then all of it is alive again in the backward pass.
+    Between the forward and the backward pass only the inputs of these layers are kept. The backward pass runs a layer
+    again with the same dropout masks and batch statistics, which is about a third more operations if the full network
+    is recomputed (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Choose the blocks of a deep
+    model: one layer around all of them saves nothing, because all activations exist again in the backward pass.
 
-    ``layers`` is a regular expression for whole names, a function of a layer, or a list of layers of ``model``. Without
-    it ``model`` itself is meant, a layer or a model that serves as a block: ``x = bt.recompute(block)(x)``.
+    ``layers``: a regular expression that matches full names, a function of a layer, or a list of layers of ``model``;
+    default: ``model`` itself, a layer or a model used as a block: ``x = bt.recompute(block)(x)``.
 
-    The layers are changed in place and stay what they are; returns ``model``. Do it before the first `fit`. Every model
-    that shares such a layer recomputes it. It works in a stock `keras.Model` and in loops of your own, under
-    strategies, in micro-batches, with mixed precision and with XLA. A clone, and a model that is loaded from a file,
-    recompute nothing until told to; so does a copy of a model that is no `bigtrain_nb.Model`.
+    The layers are changed in place and remain instances of their class; returns ``model``. Call this before the first
+    `fit`. Every model that shares such a layer recomputes it. It works in a stock `keras.Model` and in custom training
+    loops, under strategies, with micro-batches, mixed precision and XLA. Clones and models loaded from a file recompute
+    nothing until told to, nor do copies of a model that is not a `bigtrain_nb.Model`.
 
-    Random numbers are those of Keras (`keras.random`, `Dropout`), and state that of Keras variables: TensorFlow's own
-    random operations and `tf.Variable` are not seen, and would be drawn and changed twice.
+    Randomness must come from Keras (`keras.random`, `Dropout`), and state must be in Keras variables: TensorFlow's own
+    random operations and `tf.Variable` are not tracked, and would be drawn and changed twice.
 
     Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
-    mask in the backward pass, which gives a wrong gradient without an error.
+    mask in the backward pass, which silently gives a wrong gradient.
 
-    Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed;
-    in a call, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError for what
-    is no model or layer, and for ``layers`` of another kind.
+    Raises ValueError if no layer is found, listing names that repeat; for a layer inside another recomputed one; at
+    call time, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError if
+    ``model`` is not a model or layer, and for ``layers`` of another type.
 
     Example::
 
@@ -52,7 +52,7 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
 
 
 class Recomputed:
-    """What a layer becomes."""
+    """Mixin for recomputed layers."""
 
     is_computed_again = True
 
@@ -72,5 +72,5 @@ def _refuse_one_inside_another(model, chosen):
 
 
 def is_computed_again(layer):
-    """Return whether a layer computes again already, also one that is fully sharded."""
+    """Return whether a layer is recomputed already, as fully sharded ones are."""
     return getattr(layer, "is_computed_again", False)

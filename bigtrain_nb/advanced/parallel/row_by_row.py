@@ -1,4 +1,4 @@
-"""Loss, gradients and metrics of logits of which only some rows exist at a time, and what can be computed so."""
+"""Loss, gradients and metrics of logits that exist for some rows at a time, and checks that this is correct."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ from bigtrain_nb.common.words import first_sentence
 
 @dataclass
 class RowByRow:
-    """One pass over the logits of a batch, for its loss, with gradients, and its metrics.
+    """One pass over the logits of a batch, for its loss, gradients and metrics.
 
-    ``head`` makes them of ``hidden``, [batch, places, width], with a ``mask`` [batch, places], or None. ``metrics`` are
-    triples: a metric, whether it is weighted, and whether it counts an example 1, and so a place 1 / places.
+    ``head`` computes them from ``hidden``, [batch, positions, width], with a ``mask`` [batch, positions], or None.
+    ``metrics``: triples of a metric, whether it is weighted, and whether an example counts 1 (a position 1/positions).
     """
 
     head: Any
@@ -38,10 +38,10 @@ class RowByRow:
         self._count = self.hidden.shape[:-1].num_elements() or tf.reduce_prod(self._leading)
         chunks = -(-self._count // self.rows)
         self._chunks = max(1, chunks) if isinstance(chunks, int) else tf.maximum(1, chunks)
-        self._size = -(-self._count // self._chunks)  # all of one size: fewer rows than chunks are padding
+        self._size = -(-self._count // self._chunks)  # equal sizes: fewer padding rows than chunks
 
     def run(self):
-        """Return the loss, and what the variables of the metrics are after the batch."""
+        """Return the loss, and the values of the metrics' variables after the batch."""
 
         @tf.custom_gradient
         def by_chunks(hidden, *weights):
@@ -109,19 +109,19 @@ class RowByRow:
         return tf.pad(values, [[0, self._chunks * self._size - self._count]] + [[0, 0]] * len(row))
 
     def _places(self, is_weighted, shares):
-        """Return what each place counts in a metric, [batch, places]."""
+        """Return the weight of each position in a metric, [batch, positions]."""
         places = tf.ones([self._leading[0], tf.reduce_prod(self._leading[1:])])
         if is_weighted and self.sample_weight is not None:
             places *= tf.reshape(tf.cast(self.sample_weight, tf.float32), [self._leading[0], -1])
         return places / tf.cast(tf.shape(places)[1], tf.float32) if shares else places
 
     def left(self):
-        """Return which places a loss does not leave out by its ``ignore_class``, or None if it has none."""
+        """Return which positions a loss does not skip by its ``ignore_class``, or None if it has none."""
         ignored = getattr(self.loss, "ignore_class", None)
         return None if ignored is None else tf.reshape(self.y != tf.cast(ignored, self.y.dtype), self._leading)
 
     def _reduced(self, values):
-        """Return what Keras' own reduction makes of the losses of all rows, by weights and masks."""
+        """Return Keras' own reduction of the losses of all rows, with weights and masks."""
         of_places = with_mask(tf.reshape(values[: self._count], self._leading), self.left())
         reduction = unwatched(self.loss)
         reduction.call = lambda *_: of_places
@@ -129,7 +129,7 @@ class RowByRow:
         return reduction(nothing, nothing, self.sample_weight)
 
     def _upstream(self):
-        """Return the gradient of the loss, times the scale, of each row's: Keras' reduction is linear in them."""
+        """Return the scaled gradient of the loss with respect to each row's loss: Keras' reduction is linear."""
         zeros = tf.zeros([self._chunks * self._size], self.loss.dtype)
         with tf.GradientTape() as tape:
             tape.watch(zeros)
@@ -137,15 +137,15 @@ class RowByRow:
         return tape.gradient(loss, zeros) * tf.cast(self.scale, self.loss.dtype)
 
 
-# What can be computed so
+# Checks
 
 
-@tf.autograph.experimental.do_not_convert  # a tf.function around the step would convert the thread, and warn
+@tf.autograph.experimental.do_not_convert  # AutoGraph would convert the thread, and warn
 def metrics_by_rows(model, given, logits):
-    """Return the metrics of a `RowByRow` that has pairs of one and whether it is weighted, with how they count.
+    """Return the metrics of a `RowByRow` that has pairs of a metric and whether it is weighted, with how they count.
 
-    Raises ValueError for a loss or a metric that rows do not add up to: both are computed of drawn numbers for six
-    places, of the shape of ``logits``, whole and in chunks of two rows, outside of graphs and strategies.
+    Raises ValueError for a loss or metric that is not a sum over rows: both are computed on random data for six
+    positions, shaped like ``logits``, in full and in chunks of two rows, outside of graphs and strategies.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_examined, model.name, given, logits).result()
@@ -186,18 +186,18 @@ def _examined(model, given, logits):
 
 
 def _difference(whole, by_rows):
-    """Return in words why numbers are not the same; None if they are."""
+    """Return in words how results differ; None if they agree."""
     try:
         for one, other in zip(map(np.asarray, whole()), map(np.asarray, by_rows()), strict=True):
             if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
                 return f"of drawn numbers {one.sum():.6g} becomes {other.sum():.6g} in chunks"
-    except Exception as error:  # somebody's own function, of numbers that it may not know
+    except Exception as error:  # a custom function, which may reject random data
         return f"it could not be computed of drawn numbers ({first_sentence(error)})"
     return None
 
 
 class _Drawn:
-    """Stands for a head where the logits exist already."""
+    """Replaces a head where the logits exist already."""
 
     variables = ()
 
@@ -209,9 +209,9 @@ class _Drawn:
 
 
 def _drawn(given, logits):
-    """Return a `RowByRow` of drawn numbers like the one that is given, in chunks of two rows and without metrics.
+    """Return a `RowByRow` of random data like ``given``, in chunks of two rows and without metrics.
 
-    Half of the targets are what the logits say, so that accuracy is not 0.
+    Half of the targets are the argmax of the logits, so that accuracy is not 0.
     """
     random, rank, vocabulary = np.random.default_rng(1), logits.shape.rank, logits.shape[-1]
     places = [6] if rank == 2 else [2, 3, *[1] * (rank - 3)]
@@ -241,12 +241,12 @@ def _drawn(given, logits):
 
 
 def watcher_of(loss):
-    """Return the `WatchedLoss` that looks on while a loss is computed, or None."""
+    """Return the `WatchedLoss` that observes a loss, or None."""
     return getattr(vars(loss).get("call"), "__self__", None)
 
 
 def unwatched(loss):
-    """Return a loss of the same class and settings, whose `call` is that of the class."""
+    """Return a loss of the same class and settings with the `call` of the class."""
     same = object.__new__(type(loss))
     vars(same).update(vars(loss))
     vars(same).pop("call", None)

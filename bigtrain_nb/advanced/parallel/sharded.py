@@ -1,13 +1,13 @@
-"""The state of the optimizer in shards: each replica updates its shard of the weights, then the shards are gathered.
+"""Sharded optimizer state: each replica updates its shard of the weights, then the shards are all-gathered.
 
 Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". The
-gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (Where GPUs all-reduce
-in its place, `sum_into_shards` says when, a step sends one and a half times as much.) Clipping and the finite check of
-loss scaling then need one number of each replica for each weight.
+gradients are reduce-scattered, which together with the all-gather sends as much as an all-reduce. (Where GPUs
+all-reduce instead, see `sum_into_shards`, a step sends 1.5 times as much.) Clipping and the finite check of loss
+scaling then need one scalar per weight from each replica.
 
-Stage 2 would keep only a shard of the sum of gradients, too. That is a reduction after each micro-batch, for which all
-replicas would need as many of them. Stage 3, `fully_shard`, keeps only a shard of the weights, and gathers those of
-each layer before its forward and its backward pass.
+Stage 2 would also keep only a shard of the summed gradients. That needs a reduction after each micro-batch, so all
+replicas would need the same number of them. Stage 3, `fully_shard`, keeps only a shard of the weights, and gathers
+those of each layer before its forward and its backward pass.
 """
 
 from bigtrain_nb.advanced.parallel.shards import (
@@ -24,17 +24,17 @@ from bigtrain_nb.common.replicas import on_each_replica
 
 
 class ShardedOptimizer(OptimizerOfShards):
-    """What an optimizer becomes: of its state each of N replicas keeps 1/N.
+    """Mixin for an optimizer whose state is sharded: each of N replicas keeps 1/N.
 
-    It must be given each replica's shards of the gradients, clipped by the norms of the whole weights. It shows and
-    saves the whole state; its config is what it was.
+    It needs each replica's shards of the gradients, clipped by the norms of the full gradients. It shows and saves the
+    full state; its config is unchanged.
     """
 
     def build(self, variables):
         if self.built:
             return
         shards = [_shard_of(weight, f"shard{index}_of_{weight.name}") for index, weight in enumerate(variables)]
-        # Keras tracks any other attribute that holds variables
+        # Keras would track an ordinary attribute
         object.__setattr__(self, "_weights_and_shards", list(zip(variables, shards, strict=True)))
         leave_undecayed(self, [shard for weight, shard in self._weights_and_shards if is_undecayed(self, weight)])
         super().build(shards)
@@ -43,7 +43,7 @@ class ShardedOptimizer(OptimizerOfShards):
         self.build(trainable_variables)
         for weight, shard in self._weights_and_shards:
             shard.assign(own_shard(weight.value))
-        super().apply(grads, self._shards_of(trainable_variables))  # as if the shards were all there is
+        super().apply(grads, self._shards_of(trainable_variables))  # as if the shards were the weights
         self._gather_weights()
 
     def finalize_variable_values(self, var_list):
@@ -60,7 +60,7 @@ class ShardedOptimizer(OptimizerOfShards):
         return [shard_of[id(weight)] for weight in weights]
 
     def _gather_weights(self):
-        """Give each weight its new value: the shards of all replicas, joined."""
+        """Assign to each weight the joined shards of all replicas."""
         shards = [shard.value for _, shard in self._weights_and_shards]
         values = join_shards(shards, [weight.shape for weight, _ in self._weights_and_shards])
         for (weight, _), value in zip(self._weights_and_shards, values, strict=True):
@@ -68,7 +68,7 @@ class ShardedOptimizer(OptimizerOfShards):
 
 
 class ShardedMean(MeanOfShards):
-    """The mean over the replicas, of which each keeps its shards, for an optimizer whose state is in shards."""
+    """The mean over the replicas for an optimizer with sharded state: each replica keeps its shards of it."""
 
     optimizer_class = ShardedOptimizer
 
@@ -78,7 +78,7 @@ class ShardedMean(MeanOfShards):
 
     @staticmethod
     def sum_gradients(gradients):
-        """Return this replica's shards of the sums of the replicas' gradients, {index: gradient}."""
+        """Return this replica's shards of the summed gradients, {index: gradient}."""
         return dict(zip(gradients, sum_into_shards(list(gradients.values())), strict=True))
 
     def are_shards(self, gradients):
@@ -94,7 +94,7 @@ class ShardedMean(MeanOfShards):
 
 
 def _shard_of(weight, name):
-    """Return a variable for the numbers of a weight that one replica has charge of: 1/N of them, in one row."""
+    """Return a variable for the elements of a weight that one replica updates: 1/N of them, in one row."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     size = -(-weight.value.shape.num_elements() // replicas)  # rounded up
     shard = keras.Variable("zeros", shape=[size], dtype=weight.dtype, name=name)
@@ -103,7 +103,7 @@ def _shard_of(weight, name):
 
 
 def is_undecayed(optimizer, weight):  # private: Keras
-    """Return whether an optimizer with weight decay was told to leave this weight as it is."""
-    if hasattr(optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16, which asks it in `build`
+    """Return whether an optimizer with weight decay excludes this weight from it."""
+    if hasattr(optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16, which calls it in `build`
         return optimizer._is_excluded_from_weight_decay(weight)
     return not optimizer._use_weight_decay(weight)

@@ -1,4 +1,4 @@
-"""Shards in place of a layer's weights: in what it trains, shows, saves and loads."""
+"""Shards in place of a layer's weights: for training, showing, saving and loading."""
 
 import math
 from functools import partial
@@ -14,16 +14,16 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 
 def show_whole_weights(layer):
-    """Let a layer give whole weights in `get_weights`, and take them in `set_weights`."""
+    """Make a layer return full weights from `get_weights`, and accept them in `set_weights`."""
     layer.get_weights = partial(whole_weights, layer)
     layer.set_weights = partial(give_whole_weights, layer)
 
 
 def build_sharded(build, shard):
-    """Return the model that ``build()`` makes, some of whose weights are sharded before they are made.
+    """Return the model that ``build()`` makes, with some weights sharded before they are initialized.
 
-    ``shard(model, unmade)`` does that. So no replica ever has one of these weights whole. They start as they would if
-    the model was built first and sharded then, and with several workers as on the first one.
+    ``shard(model, unmade)`` shards them, so no replica ever holds one of these weights in full. Initial values are
+    those of a model that is built first and then sharded; with several workers, those of the first one.
     """
     with tf.device("CPU"), UnmadeVariables() as unmade:
         model = build()
@@ -35,10 +35,10 @@ def build_sharded(build, shard):
 
 
 def shard_weights(layer, unmade=None):
-    """Let shards stand for the weights that a layer itself trains, in what it trains and what it saves.
+    """Replace the weights that a layer itself trains by shards, for training and saving.
 
-    Who reads such a weight gets the whole of it, and on a replica a ValueError. The values are those that the weights
-    have, or those of ``unmade`` variables. Returns pairs of a weight and its shard.
+    Reading such a weight returns its full value; on a replica it raises ValueError. Weights keep their values, or get
+    those of ``unmade`` variables. Returns pairs of a weight and its shard.
     """
     pairs = []
     for weight in own_weights_to_train(layer):
@@ -52,7 +52,7 @@ def shard_weights(layer, unmade=None):
 
 
 def refuse_to_shard(weights):
-    """Raise ValueError for weights that are shards already, or are looked at as a whole."""
+    """Raise ValueError for weights that are shards already, or whose regularizer or constraint needs them in full."""
     for weight in weights:
         if is_shard(weight):
             raise ValueError(f"{weight.path} is sharded already: shard a layer in one way only")
@@ -64,11 +64,11 @@ def refuse_to_shard(weights):
 
 
 def _shard_of(weight, unmade):
-    """Return a variable for this replica's part of a weight, with its value."""
+    """Return a variable with this replica's part of a weight."""
     strategy = tf.distribute.get_strategy()
     shape = [-(-math.prod(weight.shape) // strategy.num_replicas_in_sync)]  # rounded up
     kind = {"dtype": weight.dtype, "trainable": weight.trainable, "name": weight.name}
-    shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it stands for is cast
+    shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it replaces is cast
     same_path(shard, weight)
     mark_shard(shard, weight.shape)
     weight.trainable = True  # until somebody freezes it, see `freeze_as_weights`
@@ -85,7 +85,7 @@ def _shard_of(weight, unmade):
 
 
 def _shown(weight, shard, *_, **__):
-    """Return the value that a sharded weight shows outside of replicas, where no layer gathers it."""
+    """Return the value of a sharded weight outside of replicas, where no layer gathers it."""
     if on_replicas():
         raise ValueError(
             f"{weight.path} is sharded over the replicas and only its own layer gathers it: shard the layer that reads"
@@ -106,7 +106,7 @@ def _shown(weight, shard, *_, **__):
 
 
 def _save_whole(layer, pairs):
-    """Let a layer save and load as ever, with whole weights in place of shards."""
+    """Make a layer save and load full weights instead of shards."""
     save, load = layer.save_own_variables, layer.load_own_variables
     back = [(shard, weight) for weight, shard in pairs]
 
@@ -132,14 +132,14 @@ def _save_whole(layer, pairs):
 
 
 def key_of(weight):  # private: Keras
-    """Return by what an optimizer knows a weight that it was told to leave undecayed."""
+    """Return the key by which an optimizer knows a weight that is excluded from weight decay."""
     return weight.value._unique_id
 
 
 def let_stand_for(layer, pairs):  # private: Keras
-    """Let the second variable of each pair stand for the first, in what a built layer itself trains and saves.
+    """Replace the first variable of each pair by the second, among those that a built layer itself trains and saves.
 
-    Its attributes, such as ``kernel``, stay what they were.
+    Its attributes, such as ``kernel``, are unchanged.
     """
     other_of = {id(variable): other for variable, other in pairs}
     layer._tracker.unlock()
@@ -149,26 +149,26 @@ def let_stand_for(layer, pairs):  # private: Keras
 
 
 def value_from(variable, function):  # private: Keras
-    """Let a variable keep no value of its own; who reads it gets ``function(shape, dtype=...)``."""
+    """Make a variable store no value; reading it returns ``function(shape, dtype=...)``."""
     variable._value = None
     variable._initializer = function
 
 
 def same_path(variable, other):  # private: Keras
-    """Give a variable another one's path, by which optimizers know what not to decay."""
+    """Give a variable the path of another one, by which optimizers know what not to decay."""
     variable._path = other.path
 
 
 def infers_shapes():  # private: Keras
-    """Return whether Keras only asks for the shapes that a layer gives."""
+    """Return whether Keras is only inferring a layer's output shapes."""
     return in_stateless_scope()
 
 
 class UnmadeVariables:  # private: Keras
-    """Within this scope layers are built whose variables have no values yet; `take` and `make_rest` make them later.
+    """A scope in which layers are built with uninitialized variables; `take` and `make_rest` initialize them later.
 
-    What is assigned to a variable meanwhile, from a file say, is its value then. The numbers are those that Keras would
-    have made at once, for an initializer draws its seed when it is constructed.
+    A value assigned to a variable meanwhile, from a file say, is kept. Otherwise values are those of immediate
+    initialization, because an initializer draws its seed when it is constructed.
     """
 
     def __enter__(self):
@@ -182,7 +182,7 @@ class UnmadeVariables:  # private: Keras
         global_state.set_global_attribute("uninitialized_variables", [])
 
     def take(self, variable):
-        """Return the first value of a variable, which is not made any more."""
+        """Return the initial value of a variable, which `make_rest` then skips."""
         self._unmade = [one for one in self._unmade if one is not variable]
         given = self._scope.state_mapping.pop(id(variable), None)
         return variable.value if given is None else given

@@ -1,9 +1,9 @@
-"""Variables of which each replica has a shard: shown and saved whole, summed and joined, updated by optimizers.
+"""Variables sharded across replicas: shown and saved in full, summed and joined, updated by optimizers.
 
-A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a shard is
-not, so each replica keeps a value of its own. A shard is a Keras variable with one axis, a part of the whole's numbers
-in a row, and knows the ``unsharded_shape``. If the number of replicas does not divide these, the last shard ends in
-zeros.
+A variable created under a strategy is the same on all replicas only because its gradient is averaged over them. The
+gradient of a shard is not, so each replica keeps a separate value. A shard is a Keras variable with one axis, a flat
+part of the full variable's elements, and has its ``unsharded_shape``. If the number of replicas does not divide the
+elements, the last shard is padded with zeros.
 """
 
 import math
@@ -34,23 +34,23 @@ from bigtrain_nb.common.replicas import (
 from bigtrain_nb.train.reduction import Mean, square_norms
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
-"""The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
+"""Keras optimizers that update each element of a weight independently, so that any part can be updated alone."""
 
 SECONDS_TO_GATHER = 120
-"""So long a worker that reads or saves a variable waits for the others to do so, too."""
+"""How long a worker that reads or saves a variable waits for the others to do so, too."""
 
 OWN_GROUPS = 1_000_000_000
-"""Keys of collective groups start here, far above those that TensorFlow gives its own."""
+"""Keys of our collective groups start here, far above TensorFlow's own."""
 
 TYPES = 256
-"""More than TensorFlow has types of numbers."""
+"""More than TensorFlow has dtypes."""
 
 _exchanges_of = WeakKeyDictionary()
-"""Exchanges between workers are counted in each graph. All workers make the same graphs, so they count alike."""
+"""Counters of exchanges between workers, one per graph. All workers build the same graphs, so their counts agree."""
 
 
 class Shard(keras.Variable):
-    """What a variable becomes of which each replica has a part."""
+    """A variable of which each replica has a part."""
 
     @property
     def whole(self):
@@ -63,15 +63,15 @@ def mark_shard(variable, unsharded_shape):
 
 
 def own_shard(tensor):
-    """Return this replica's shard of a tensor that is as large as the whole of a variable."""
+    """Return this replica's shard of a tensor as large as the full variable."""
     context = tf.distribute.get_replica_context()
     return in_rows(tensor, context.num_replicas_in_sync)[context.replica_id_in_sync_group]
 
 
 class Unsharded:
-    """The shards of all replicas as the one variable that they are together: what is shown, saved, and loaded.
+    """The shards of all replicas as one full variable, for showing, saving and loading.
 
-    ``value`` is what each replica has of it. With several workers, all of them must read the whole: one that waits for
+    ``value``: each replica's shard. With several workers, all of them must read the full variable: one that waits for
     the others in vain raises RuntimeError.
     """
 
@@ -95,7 +95,7 @@ class Unsharded:
         return joined.ravel()[: math.prod(self.shape)].reshape(self.shape)
 
     def __array__(self, dtype=None, copy=None):
-        return self.numpy().astype(dtype or self.dtype)  # which the legacy HDF5 format asks for
+        return self.numpy().astype(dtype or self.dtype)  # for the legacy HDF5 format
 
     def assign(self, value):
         on_each_replica(self._strategy, self._assign)(tf.convert_to_tensor(value, self.dtype))
@@ -110,11 +110,11 @@ class Unsharded:
 
 
 def save_together(strategy, path, save):
-    """Call ``save(path)`` on all workers, for each must read the shards; the first given this path keeps the file.
+    """Call ``save(path)`` on all workers, because each must read the shards; the first with this path keeps the file.
 
-    It is written beside ``path`` and then renamed. The others write into one that they throw away, and wait.
+    It is written next to ``path`` and then renamed. The others write a temporary file, and wait.
 
-    Raises RuntimeError if only some workers call this, and on all if one could not save.
+    Raises RuntimeError if only some workers call this, and if another could not save; OSError if this one could not.
     """
     path = os.path.abspath(path)
     mine = [zlib.crc32(path.encode()), secrets.randbits(62)]
@@ -142,11 +142,11 @@ def save_together(strategy, path, save):
         raise RuntimeError(f"another worker could not save {path}; its own error says why")
 
 
-# Summed into shards, and joined
+# Reduce-scatter and all-gather
 
 
 def on_replicas():
-    """Return whether this runs on a replica, and there are others."""
+    """Return whether this runs on one of several replicas."""
     context = tf.distribute.get_replica_context()
     return context is not None and context.num_replicas_in_sync > 1
 
@@ -162,11 +162,11 @@ def value_of_first(strategy, value):
 
 
 def sum_into_shards(tensors):
-    """Return this replica's shards of the sums of some tensors over the replicas: reduce-scatter.
+    """Return this replica's shards of tensors summed over the replicas: reduce-scatter.
 
-    A shard is one row of 1/N of a tensor's numbers, rounded up; the last one ends in zeros. Workers on CPUs send each
-    row to its replica, which adds them up: half of what an all-reduce sends. GPUs all-reduce, for TensorFlow has no
-    public reduce-scatter.
+    A shard is one row of 1/N of a tensor's elements, rounded up; the last one is padded with zeros. Workers on CPUs
+    send each row to its replica, which sums them: half the volume of an all-reduce. GPUs all-reduce, because TensorFlow
+    has no public reduce-scatter.
     """
     context = tf.distribute.get_replica_context()
     replicas = context.num_replicas_in_sync
@@ -184,14 +184,14 @@ def sum_into_shards(tensors):
 
 
 def in_rows(tensor, count):
-    """Return the numbers of a tensor, and zeros where they do not suffice, as a table [count, numbers in a row]."""
+    """Return the elements of a tensor, padded with zeros, as a table [count, elements per row]."""
     numbers = tf.reshape(tensor, [-1])
     missing = -numbers.shape[0] % count
     return tf.reshape(tf.pad(numbers, [[0, missing]]) if missing else numbers, [count, -1])
 
 
 def _own_row_of_sum(table):
-    """Return this replica's row of the sum of the replicas' tables [replicas, numbers]."""
+    """Return this replica's row of the sum of the replicas' tables [replicas, elements]."""
     context = tf.distribute.get_replica_context()
     if on_cpus(context.strategy):
         return tf.reduce_sum(_all_to_all(table), axis=0)
@@ -199,7 +199,7 @@ def _own_row_of_sum(table):
 
 
 def _all_to_all(table):
-    """Return the rows, one for this worker from each, of the workers' tables [workers, numbers]."""
+    """Return the rows for this worker, one from each worker's table [workers, elements]."""
     number = next(_exchanges_of.setdefault(tf.compat.v1.get_default_graph(), count()))
     return tf.raw_ops.CollectiveAllToAllV2(
         input=table,
@@ -211,7 +211,7 @@ def _all_to_all(table):
 
 
 def join_shards(shards, shapes):
-    """Return the whole tensors of which each replica has a shard: all-gather, between workers one for each type."""
+    """Return the full tensors of which each replica has a shard: all-gather, between workers one per dtype."""
     strategy = tf.distribute.get_strategy()
 
     def gather(of_type):
@@ -231,7 +231,7 @@ def join_shards(shards, shapes):
 
 
 def _gather_rows(row):
-    """Return the replicas' rows, all of one length, as a table [replicas, numbers]."""
+    """Return the replicas' rows, all of one length, as a table [replicas, elements]."""
     launcher = launcher_here()
     if launcher is None:
         return gather_over_replicas(row[None], axis=0)
@@ -240,9 +240,9 @@ def _gather_rows(row):
 
 
 def _once_for_all(function, tensors):
-    """Return for each tensor a function of its values on all replicas of a process on CPUs, which share the result.
+    """Apply a function to each tensor's values on all replicas of a process on CPUs, which share the result.
 
-    TensorFlow's own reductions give each replica a copy, and a gather has a hundred operations, at 20 KiB each.
+    TensorFlow's own reductions give each replica a copy, and a gather has a hundred operations of 20 KiB each.
     """
 
     def of_all(strategy, tensors):
@@ -252,10 +252,10 @@ def _once_for_all(function, tensors):
 
 
 def launcher_here():  # private: Keras
-    """Return what launches TensorFlow's collectives on the device of this replica; None where it launches none.
+    """Return the launcher of TensorFlow's collectives on this replica's device; None where it cannot be used.
 
-    It knows the group, numbers the exchanges, and keeps their order on each device, without which NCCL would wait for
-    ever. It launches none step by step: the replicas run one after the other then, and the first would wait.
+    It knows the group, numbers the exchanges, and keeps their order on each device, without which NCCL would deadlock.
+    It is not used in eager mode: the replicas then run one after the other, and the first would wait.
     """
     context = tf.distribute.get_replica_context()
     launchers = getattr(context.strategy.extended._cross_device_ops, "_launchers", None)
@@ -263,19 +263,19 @@ def launcher_here():  # private: Keras
 
 
 def all_gather_rows(launcher, row):  # private: Keras
-    """Return the replicas' rows, all of one length, as a table [replicas, numbers]: all-gather.
+    """Return the replicas' rows, all of one length, as a table [replicas, elements]: all-gather.
 
-    The public one first tells all how long each is, and makes the table of a hundred operations.
+    The public one first exchanges the lengths, and builds the table with a hundred operations.
     """
     rows = launcher._all_gather(row[None], options=None)
     return tf.reshape(rows, [launcher._group_size, *row.shape])
 
 
-# Optimized: the state of shards
+# Optimizer state of shards
 
 
 class OptimizerOfShards:
-    """What an optimizer becomes whose weights may be shards: its state is shown, saved and loaded whole."""
+    """Mixin for an optimizer whose weights may be shards: its state is shown, saved and loaded in full."""
 
     def build(self, variables):
         keys = [(shard, getattr(shard, "key_of_weight", None)) for shard in variables]
@@ -298,7 +298,7 @@ def is_undecayed_by_key(optimizer, key):  # private: Keras
 
 
 def leave_undecayed(optimizer, variables):  # private: Keras
-    """Let an optimizer that is not built, nor asked about them, leave these variables undecayed too."""
+    """Also exclude these variables from weight decay, before the optimizer is built or asked about them."""
     known = getattr(optimizer, "_exclude_from_weight_decay", set())
     optimizer._exclude_from_weight_decay = known | {optimizer._var_key(variable) for variable in variables}
 
@@ -313,10 +313,10 @@ def refuse_unless_elementwise(optimizer):
 
 
 def finish_gradients(gradients, are_shards, optimizer):
-    """Return gradients, of which replicas may have shards, clipped by the norms of the whole weights.
+    """Return gradients, some of which may be shards, clipped by the norms of the full gradients.
 
-    They are {index: gradient}, and ``are_shards`` says of each whether it is of a shard. What is not finite on one
-    replica is so on all, which then skip a step of loss scaling together. Keras clips again, by the norms of the
+    They are {index: gradient}; ``are_shards``: whether each is a shard. A non-finite value on one replica makes the
+    gradients non-finite on all, so that all skip the same step of loss scaling. Keras clips again, by the norms of the
     shards, which are no larger.
     """
     if not gradients:  # every layer is frozen
@@ -335,7 +335,7 @@ def finish_gradients(gradients, are_shards, optimizer):
 
 
 class MeanOfShards(Mean):
-    """The mean over the replicas, of whose optimizer's state, and of some of whose weights, each has shards."""
+    """The mean over the replicas, with sharded optimizer state and possibly sharded weights."""
 
     optimizer_class = OptimizerOfShards
     refuse_optimizer = staticmethod(refuse_unless_elementwise)

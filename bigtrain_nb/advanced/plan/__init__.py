@@ -1,1 +1,1 @@
-"""Predict before you pay: memory, operations and time of a training step, from a few numbers or a model's graph."""
+"""Predictions of the memory, operations and time of a training step, from a few numbers or a model's graph."""

@@ -1,22 +1,22 @@
-"""Published figures of accelerators: memory, links, and FLOP/s of dense matrices (not "with sparsity")."""
+"""Published figures of accelerators: memory, links, and FLOP/s of dense matmuls (not "with sparsity")."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a maker publishes. ``memory``: bytes; ``bandwidth``: bytes/s of it; ``flops_16``: FLOP/s in 16 bits.
+    """Published specifications. ``memory``: bytes; ``bandwidth``: its bytes/s; ``flops_16``: FLOP/s in 16 bits.
 
-    ``flops_32``: FLOP/s in float32, with TF32 where there is such a thing, for TensorFlow uses it unless told otherwise
-    (`tf.config.experimental.enable_tensor_float_32_execution`). ``link``: bytes/s in one direction to the others of its
-    node, half of what makers print for both; ``node``: how many are usually linked like that; ``bfloat16``: whether it
-    has that.
+    ``flops_32``: FLOP/s in float32, with TF32 where available, because TensorFlow uses it by default
+    (`tf.config.experimental.enable_tensor_float_32_execution`). ``link``: bytes/s in one direction to other devices of
+    the node, half of what vendors print for both directions; ``node``: how many are usually linked this way;
+    ``bfloat16``: whether it is supported.
 
-    For plans of clusters: ``flops_8``: FLOP/s of float8, None where it is no faster; ``network``: bytes/s in one
-    direction of a device's NIC to other nodes; ``efficiency``: the typical share of ``flops_16`` that published
-    16-bit trainings reach while they compute, of models in each class of `SIZE_LIMITS`, recomputed operations counted;
-    ``mfu``: (lowest, highest) MFU of those trainings, in which recomputed operations do not count; ``speedup_8``: how
-    many times as fast a step is in float8, by published pairs of runs. None where no such training was found.
+    For cluster plans: ``flops_8``: FLOP/s in float8, None where it is no faster; ``network``: bytes/s in one direction
+    from a device's NIC to other nodes; ``efficiency``: the typical share of ``flops_16`` that published 16-bit
+    trainings reach while computing, for models in each class of `SIZE_LIMITS`, including recomputed operations;
+    ``mfu``: (lowest, highest) MFU of those trainings, excluding recomputed operations; ``speedup_8``: the speedup of a
+    step in float8, from published pairs of runs. None where no such training was found.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Accelerator:
     speedup_8: tuple[float, float, float] | None = None
 
     def flops(self, policy: str) -> float:
-        """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device that has none."""
+        """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device without it."""
         if policy == "float32":
             return self.flops_32
         if policy == "mixed_bfloat16" and not self.bfloat16:
@@ -47,10 +47,10 @@ _HALF = "half of its figures with sparsity"
 _DGXC = "NVIDIA/dgxc-benchmarking, README of 30 July 2026"
 _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16, as XLA does unless told otherwise"
 SIZE_LIMITS = (3e9, 20e9)
-"""Parameters that divide small models, medium ones and large ones: small matmuls use less of a device."""
+"""Parameter counts that separate small, medium and large models: small matmuls use less of a device."""
 FLOAT_8 = (1.3, 1.3, 1.48)
-"""How many times as fast a step is in float8 as in 16 bits: medians of published pairs of runs, the same model on the
-same devices (`bigtrain_nb.series.published.PAIRS`). None is of a small model: as the medium ones."""
+"""Speedup of a step in float8 over 16 bits: medians of published pairs of runs, the same model on the same devices
+(`bigtrain_nb.series.published.PAIRS`). No pair has a small model: small uses the value of medium."""
 
 _HOPPER = {
     "efficiency": (0.40, 0.52, 0.58),
@@ -58,37 +58,37 @@ _HOPPER = {
     "speedup_8": FLOAT_8,
     "network": 50e9,
 }
-"""16 bits, recomputed operations counted, communication and bubble taken out; about the geometric middle of the lowest
-and the highest source, of each the median. Small: 0.37 to 0.43 (MosaicML, 0.8 to 2.7 B). Medium: 0.42 (MosaicML, 7 B),
+"""16 bits, including recomputed operations, excluding communication and bubble; about the geometric mean of the lowest
+and the highest source, each by its median. Small: 0.37 to 0.43 (MosaicML, 0.8 to 2.7 B). Medium: 0.42 (MosaicML, 7 B),
 0.5 (IBM, 7 and 13 B), 0.60 to 0.64 (NVIDIA, 8 and 15 B), 0.65 (Kempner, 8 B). Large: 0.5 (IBM, 34 B), 0.56 (MosaicML
-and Meta), 0.56 to 0.64 (NVIDIA, 70 to 405 B), 0.69 (MaxText, 70 B). A NIC of 400 Gbit/s for each GPU."""
+and Meta), 0.56 to 0.64 (NVIDIA, 70 to 405 B), 0.69 (MaxText, 70 B). One 400 Gbit/s NIC per GPU."""
 _HOPPER_500_W = {
     "efficiency": (0.36, 0.42, 0.45),
     "mfu": (None, (0.26, 0.39), (0.29, 0.29)),
     "speedup_8": FLOAT_8,
     "network": 50e9,
 }
-"""torchtitan's cut-down cards alone: 0.35 (8 B, TP 8), 0.38 not compiled and 0.44 compiled (8 B), 0.45 (70 B), of the
-FLOP/s of a full card, which these do not have."""
+"""Only torchtitan's cut-down GPUs: 0.35 (8 B, TP 8), 0.38 not compiled and 0.44 compiled (8 B), 0.45 (70 B), relative
+to the FLOP/s of a full H100, which these do not reach."""
 _BLACKWELL = {
     "efficiency": (0.40, 0.52, 0.60),
     "speedup_8": FLOAT_8,
     "network": 50e9,
 }
 """Large: 0.48 (NVIDIA, 340 B on GB200 in 16 bits) to 0.75 (405 B, from its float8 run by the median pair). Small and
-medium as Hopper: no dense training in 16 bits was found."""
+medium as for Hopper: no dense training in 16 bits was found."""
 _BLACKWELL_ULTRA = {"efficiency": (0.40, 0.57, 0.70), "speedup_8": FLOAT_8, "network": 50e9}
-"""Of GB300, published in float8 only: from those runs by the median pair, and so much less as NVIDIA's own runs on H100
-are faster than the typical ones."""
+"""GB300 is published in float8 only: derived from those runs by the median pair, and reduced by the factor by which
+NVIDIA's own runs on H100 are faster than typical ones."""
 _AMPERE = {"efficiency": (0.50, 0.60, 0.62), "mfu": (None, (0.46, 0.67), (0.36, 0.55)), "network": 25e9}
 """Small: 0.39 to 0.62 (MosaicML, 0.1 to 2.7 B). Medium: 0.46 to 0.53 (Meta's LLaMA), 0.54 to 0.77 (MosaicML), 0.73
-(IBM). Large: 0.5 to 0.6 (Meta), 0.49 to 0.75 (MosaicML), 0.7 to 0.75 (IBM). 200 Gbit/s each, as in DGX A100."""
+(IBM). Large: 0.5 to 0.6 (Meta), 0.49 to 0.75 (MosaicML), 0.7 to 0.75 (IBM). 200 Gbit/s per GPU, as in DGX A100."""
 _V5P = {"efficiency": (0.78, 0.78, 0.78), "mfu": (None, None, (0.67, 0.67))}
 _V6E = {"efficiency": (0.52, 0.52, 0.54), "mfu": (None, (0.45, 0.45), (0.50, 0.50))}
 _V7 = {"efficiency": (0.67, 0.67, 0.67), "mfu": (None, None, (0.56, 0.57))}
-"""The efficiency of TPUs, where half of a block's matmuls are taken to run again. v5p: Llama 2 70 B (MaxText,
+"""Efficiency of TPUs, assuming that half of a block's matmuls are recomputed. v5p: Llama 2 70 B (MaxText,
 docs/reference/models/tiering.md); v6e: Llama 3.1 8 B, 70 B and 405 B; v7: Llama 3.1 70 B and 405 B, in float8 1.53
-times as fast (AI-Hypercomputer/tpu-recipes, training, August 2026). What has no run is as the next larger."""
+times as fast (AI-Hypercomputer/tpu-recipes, training, August 2026). Sizes without a run use the next larger."""
 
 _ALL = (
     Accelerator("T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
@@ -167,8 +167,8 @@ _ALL = (
         **_V7,
     ),
 )
-"""What makers say is as of August 2026. MI300X, MI355X and Trainium 2 have no ``efficiency``: no published pretraining
-of a dense model on several nodes of them was found. The network of a TPU is that of a host, shared by its chips."""
+"""Vendor data is as of August 2026. MI300X, MI355X and Trainium 2 have no ``efficiency``: no published multi-node
+pretraining of a dense model on them was found. The network of a TPU is that of a host, shared by its chips."""
 
 
 class _ByName(dict):
@@ -177,7 +177,7 @@ class _ByName(dict):
 
 
 ACCELERATORS: dict[str, Accelerator] = _ByName((one.name, one) for one in _ALL)
-"""{name: `Accelerator`}, GPUs first, then TPUs. KeyError for another name.
+"""{name: `Accelerator`}, GPUs first, then TPUs. KeyError for unknown names.
 
 Example::
 

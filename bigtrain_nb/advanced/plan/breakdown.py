@@ -1,4 +1,4 @@
-"""A sum that shows its lines, and a plan of several: what is predicted, with the arithmetic behind each number."""
+"""A sum that shows its lines, and a plan of several: predictions, with the arithmetic behind each number."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Line:
 class Breakdown(cards.Shown):
     """Lines of one unit ("bytes", "FLOP", "s") with their total.
 
-    The total is the sum of the lines, unless ``total_is`` gives another one. ``total_how`` says something about it.
+    The total is the sum of the lines, unless ``total_is`` is given. ``total_how`` explains it.
     """
 
     title: str
@@ -41,7 +41,7 @@ class Breakdown(cards.Shown):
         return self.parts[name]
 
     def explain(self) -> cards.Card:
-        """The arithmetic line by line, as a table in a notebook and as text everywhere else."""
+        """The arithmetic line by line, as a table in a notebook and as text elsewhere."""
         return cards.table(self.title, ["part", "amount", "how"], self._rows())
 
     def _card(self):
@@ -53,13 +53,13 @@ class Breakdown(cards.Shown):
 
 
 class Plan(cards.Shown):
-    """What several `Breakdown` say together.
+    """Several `Breakdown` together.
 
-    A plan is a dataclass with breakdowns, of which it shows ``memory``, and has ``words()``.
+    A plan is a dataclass with breakdowns, displays its ``memory``, and has ``words()``.
     """
 
     def explain(self) -> cards.Card:
-        """The arithmetic of everything, line by line."""
+        """The arithmetic of all breakdowns, line by line."""
         parts = [value for value in vars(self).values() if isinstance(value, Breakdown)]
         return cards.stacked(*self._notes(), *[part.explain() for part in parts])
 

@@ -1,4 +1,4 @@
-"""`plan_cluster`: how a transformer given by a few numbers is laid out on many devices, and what a step takes there."""
+"""`plan_cluster`: how to lay out a transformer, given by a few numbers, on many devices, and the cost of a step."""
 
 import bisect
 import itertools
@@ -16,30 +16,30 @@ from bigtrain_nb.common.checks import integer, not_negative, one_of, positive
 from bigtrain_nb.common.words import amount, number
 
 USABLE = 0.9
-"""Share of a device's memory that a plan may fill: the runtime and its libraries take the rest."""
+"""Share of a device's memory that a plan may use: the runtime and its libraries need the rest."""
 LINK = 370 / 450
-"""The share of a link's bytes/s that collectives reach: large ones, of H100 by NVLink (Austin et al. 2025)."""
+"""The share of a link's bytes/s that large collectives reach, on H100 with NVLink (Austin et al. 2025)."""
 HIDDEN = {"data": 0.9, "tensor": 0.25, "pipeline": 0.25, "orthogonalization": 0.0}
-"""The share of communication that overlaps with computing. Of what fully sharded devices send, three quarters to all:
-Llama 3.1 8 B takes 0.03 to 0.08 s more a step on 128 H100 than on 8, and sends for 0.2 s (torchtitan, December 2024).
-The next matmul waits for what tensor parallelism sends, but for what asynchronous tensor parallelism cuts into parts,
-which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025): none to half of it. Muon's is exposed."""
+"""The share of communication that overlaps with compute. With full sharding, three quarters to all of it: Llama 3.1 8 B
+takes 0.03 to 0.08 s more per step on 128 H100 than on 8, and communicates for 0.2 s (torchtitan, December 2024). With
+tensor parallelism, none to half of it: the next matmul waits, except where asynchronous tensor parallelism splits the
+communication, which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025). Muon's is exposed."""
 SPREAD = 1.25
-"""A plan's range is from a typical step divided by this to one multiplied by it: of the 16-bit runs on GPUs that are
-listed in `bigtrain_nb.series.published`, nine in ten are within. It is no confidence interval."""
+"""A plan's range is from a typical step divided by this to one multiplied by it. It contains nine in ten of the 16-bit
+runs on GPUs in `bigtrain_nb.series.published`. It is not a confidence interval."""
 _CLASSES = ("small (below 3 B)", "medium (3 to 20 B)", "large (over 20 B)")
 AS_FAST = 1.1
-"""Layouts this close are as fast as each other: a plan is not that exact."""
+"""Layouts within this factor count as equally fast: a plan is not more accurate."""
 
 
 @dataclass(frozen=True, repr=False)
 class ClusterPlan(cards.Shown):
-    """What a training step of a `Transformer` takes on many devices.
+    """A predicted training step of a `Transformer` on many devices.
 
-    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``communication_volume``: what a device sends.
-    ``time``: the typical seconds of each part of a step, communication without what overlaps with computing.
-    ``typical_seconds`` of a step and ``typical_mfu`` are single numbers; ``seconds``, ``tokens_per_second`` of all
-    devices and ``mfu`` are pairs (low, high), 1.25 times less and more. ``tokens``: of all in a step.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``communication_volume``: of one device.
+    ``time``: the typical seconds of each part of a step, excluding communication that overlaps with compute.
+    ``typical_seconds`` per step and ``typical_mfu`` are single numbers; ``seconds``, ``tokens_per_second`` of all
+    devices and ``mfu`` are pairs (low, high), 1.25 times less and more. ``tokens``: per step, over all devices.
     """
 
     model: Transformer
@@ -57,7 +57,7 @@ class ClusterPlan(cards.Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the memory suffices, with a tenth left to the runtime; see also `unsupported`."""
+        """Whether the memory suffices, with a tenth left for the runtime; see also `unsupported`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
@@ -75,7 +75,7 @@ class ClusterPlan(cards.Shown):
 
     @property
     def typical_mfu(self) -> float:
-        """Model FLOPs utilization (Chowdhery et al. 2022): of ``flops_16``; what is recomputed does not count."""
+        """Model FLOPs utilization (Chowdhery et al. 2022), relative to ``flops_16``, without recomputation."""
         peak = self.device.flops_16 * self.layout.devices
         return self.model.flops(1).total / self.model.length * self.tokens / self.typical_seconds / peak
 
@@ -85,12 +85,12 @@ class ClusterPlan(cards.Shown):
 
     @property
     def hfu(self) -> float:
-        """Hardware FLOPs utilization: as the typical MFU, with what is recomputed."""
+        """Hardware FLOPs utilization: as the typical MFU, with recomputation."""
         return self.typical_mfu * self.flops.total / self.model.flops(self.tokens // self.model.length).total
 
     @property
     def unsupported(self) -> list[str]:
-        """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
+        """Parts of the plan that bigtrain_nb does not support, or implements with more bytes; a list of strings."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
         others = amount((8 + 4 * SLOTS[self.optimizer]) * self.model.weights_outside_of_layers, "bytes")
@@ -124,16 +124,17 @@ class ClusterPlan(cards.Shown):
         interval_seconds: float | None = None,
         restart_seconds: float = 600.0,
     ) -> cards.Card:
-        """A table: what a training on so many ``tokens`` takes in time, devices and money, failures counted.
+        """A table of the time, devices and money that training on ``tokens`` takes, including failures.
 
-        Each number is yours to set; the defaults are examples for a cluster whose figures you do not know:
+        The defaults are examples for a cluster whose figures you do not know:
 
-        - ``price_per_hour``: of one device, in your money; ``spares``: devices held ready, as a share of those in use;
-        - ``evaluation``: tokens evaluated for each token trained, forward only, which takes a third of the FLOPs;
-        - ``mtbf_hours``: of one device, by default that of Llama 3; ``checkpoint_seconds``: of one checkpoint;
-          ``interval_seconds``: between two, by default the best; ``restart_seconds``: of a failure.
+        - ``price_per_hour``: of one device, in your currency; ``spares``: standby devices, as a share of those in use;
+        - ``evaluation``: tokens evaluated per token trained, forward only, which takes a third of the FLOPs;
+        - ``mtbf_hours``: of one device, default: that of Llama 3; ``checkpoint_seconds``: per checkpoint;
+          ``interval_seconds``: between two, default: the optimum; ``restart_seconds``: per failure.
 
-        Experiments before the training are not in it. Raises ValueError for numbers that are not above 0.
+        Experiments before the training are not included. Raises ValueError for negative values, and for 0 except in
+        ``spares``, ``evaluation`` and ``restart_seconds``.
         """
         seconds = positive("tokens", tokens, "tokens") * self.typical_seconds / self.tokens
         spares = not_negative("spares", spares, "devices for each in use")
@@ -211,29 +212,28 @@ def plan_cluster(
     optimizer: str = "adamw",
     network: float | None = None,
 ) -> ClusterPlan:
-    """Predict a training step of a `Transformer` on devices of a kind; return a `ClusterPlan`.
+    """Predict a training step of a `Transformer` on many devices of one kind; return a `ClusterPlan`.
 
-    - ``batch``: sequences in a step, over all devices; ``on``: a name of `bt.ACCELERATORS` that has an efficiency;
-      ``devices``: how many; default: the fewest of 1, 8, 16, 32, ... that hold the model;
+    - ``batch``: sequences per step, over all devices; ``on``: a name in `bt.ACCELERATORS` that has an efficiency;
+      ``devices``: how many; default: the fewest of 1, 8, 16, 32, ... that fit the model;
     - ``tensor_parallel``, ``pipeline_parallel``: devices that share each layer, and stages; ``recompute``: "none",
-      "selective" or "everything" of a block runs again in the backward pass instead of being kept; default of each: the
-      fastest within memory, and of two as fast the first of: fully sharded, tensor parallel within the node, pipeline.
-      With all three and ``devices`` given the layout is as you say, and the plan tells how full the memory is;
-    - ``zero_stage``: what the copies of the model divide among them, each stage with what the one before has: 1 the
-      optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020; 3 is FSDP); 0: each has all;
-    - ``shard_size``: among how many of them they divide it; groups of so many are replicas of each other (hybrid
-      sharding, HSDP). Default: all, or whole nodes where that is much faster;
-    - ``devices_per_node``: devices that ``on``'s links join; default: as usual for ``on``, 8 or 72;
-    - ``micro_batches``: slices of the batch that a copy of the model takes; default: as few as memory allows, of a
-      pipeline one for each sequence;
-    - ``policy``: a Keras dtype policy, or "float8": products of matrices in 8 bits, all else as in bfloat16;
-      ``optimizer``: "sgd", "momentum", "lion", "muon", "adam" or "adamw";
-    - ``network``: bytes/s in one direction of each device's card to other nodes; default: that of ``on``.
+      "selective" or "everything": how much of a block is recomputed in the backward pass. Default of each: the fastest
+      that fits in memory; of equally fast ones the first of fully sharded, tensor parallel within the node, pipeline.
+      With all three and ``devices`` given, exactly that layout is planned, whether it fits or not;
+    - ``zero_stage``: what data-parallel replicas shard, each stage including those before: 1 optimizer state, 2
+      gradients, 3 weights (Rajbhandari et al. 2020; 3 is FSDP); 0: nothing;
+    - ``shard_size``: over how many replicas they shard it; groups of that size hold the same shards (hybrid sharding,
+      HSDP). Default: all, or full nodes where that is much faster;
+    - ``devices_per_node``: devices that ``on``'s links connect; default: as usual for ``on``, such as 8 or 72;
+    - ``micro_batches``: per data-parallel replica; default: as few as memory allows, with a pipeline one per sequence;
+    - ``policy``: a Keras dtype policy, or "float8": matmuls in 8 bits, all else as in bfloat16; ``optimizer``: "sgd",
+      "momentum", "lion", "muon", "adam" or "adamw";
+    - ``network``: bytes/s in one direction from each device's NIC to other nodes; default: that of ``on``.
 
-    The result is typical of published trainings, by the efficiency of `Accelerator` for models of this size; the range
-    around it holds most of them. Attention is one kernel.
+    The result is typical of published trainings, based on the efficiency of `Accelerator` for models of this size; the
+    range around it contains most of them. Attention is fused.
 
-    Raises ValueError for settings that make no sense, and where no layout holds the model; TypeError for what is no
+    Raises ValueError for invalid settings, and where no layout fits the model; TypeError if ``model`` is not a
     `Transformer`.
 
     Example::
@@ -293,7 +293,7 @@ def _fewest_heads(model):
 
 
 def _layouts(model, device, batch, devices, sizes, zero_stage):
-    """Yield layouts, without a pipeline first; tensor parallelism stays within a node, 8 devices at most."""
+    """Yield layouts, those without a pipeline first; tensor parallelism stays within a node, on at most 8 devices."""
     powers = [2**n for n in range(16)]
     heads = _fewest_heads(model)
     tensor, pipeline, shard = sizes
@@ -305,7 +305,7 @@ def _layouts(model, device, batch, devices, sizes, zero_stage):
             continue
         if shard:
             groups = [shard]
-        else:  # all, or whole nodes, from the most on; of a rack of 72 the 64 that divide other numbers
+        else:  # all, or full nodes, most first; of a rack of 72, only 64: a power of two
             node = 2 ** int(math.log2(max(1, device.node // t)))
             groups = [copies, *(n * node for n in reversed(powers) if n * node < copies and zero_stage)]
         for group in groups:
@@ -314,7 +314,7 @@ def _layouts(model, device, batch, devices, sizes, zero_stage):
 
 
 def _plan(model, device, layout, batch, micro_batches, network, settings):
-    share, at_a_time = -(-batch // layout.data_parallel_size), 1  # sequences that a copy of the model takes
+    share, at_a_time = -(-batch // layout.data_parallel_size), 1  # sequences per data-parallel replica
     if micro_batches is not None:
         at_a_time = -(-share // micro_batches)
     elif layout.pipeline_parallel_size == 1:
@@ -327,15 +327,15 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
 
     busy = 1 - layout.bubble_fraction(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
-    shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
+    shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of the total compute
     own = _size_class(model, layout.tensor_parallel_size)
     rate = device.flops("mixed_bfloat16" if policy == "float8" else policy) * device.efficiency[own]
     computing = shared * flops.total / rate
     time = {"computing": computing}
     for one in messages:
         seconds = one.seconds / LINK / (1 if one.kind in ("data", "orthogonalization") else busy)
-        time[one.kind] = seconds - min(HIDDEN[one.kind] * seconds, computing)  # no more than there is computing
-    if policy == "float8":  # a ratio of whole steps; computing is at most twice as fast
+        time[one.kind] = seconds - min(HIDDEN[one.kind] * seconds, computing)  # at most the compute time
+    if policy == "float8":  # a ratio of full steps; compute is at most twice as fast
         exposed = sum(time.values()) - computing
         time["computing"] = max((computing + exposed) / device.speedup_8[_size_class(model)] - exposed, computing / 2)
     if settings["optimizer"] == "muon":
@@ -352,12 +352,12 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
 
 
 def _size_class(model, sharers=1):
-    """The class of `SIZE_LIMITS`: tensor parallelism makes matmuls smaller, as those of a smaller model."""
+    """Return the class in `SIZE_LIMITS`: tensor parallelism makes matmuls as small as those of a smaller model."""
     return bisect.bisect(SIZE_LIMITS, model.weights / sharers)
 
 
 def _per_parameter(ratio):
-    """What a number of tokens per parameter means (Hoffmann et al. 2022: 20 give the least loss for the FLOPs)."""
+    """Describe a ratio of tokens to parameters (Hoffmann et al. 2022: 20 is compute-optimal)."""
     if ratio < 10:
         return "fewer than the 20 of Hoffmann et al. 2022: a smaller model on more tokens has less loss for the FLOPs"
     if ratio <= 40:

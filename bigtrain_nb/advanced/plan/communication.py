@@ -1,4 +1,4 @@
-"""What devices that share a transformer send each other in a step, by which links, and how long the links take."""
+"""Communication between devices that share a transformer: volume per step, links, and time."""
 
 import math
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from bigtrain_nb.common.words import amount
 
 NODE_LATENCY = 3.4e-6
 NETWORK_LATENCY = 9.6e-6
-"""Seconds from one device to the next, within a node and between nodes: what NCCL 2 takes for NVLink and for the
+"""Seconds from one device to the next, within a node and between nodes: NCCL 2's values for NVLink and for the
 network when it chooses an algorithm (src/graph/tuning.cc at 01afd20, ring, protocol "Simple")."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a device sends in a step for one ``kind`` of parallelism: bytes, seconds of the links, and ``how``."""
+    """Communication of a device per step for one ``kind`` of parallelism: bytes, seconds on the links, and ``how``."""
 
     kind: str
     size: float
@@ -24,10 +24,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Group:
-    """``size`` devices that have a collective together, of which ``near`` share a node; ``link`` and ``card``: bytes/s.
+    """``size`` devices in a collective, ``near`` of them per node; bytes/s of a ``link``, and of a NIC (``card``).
 
-    A node sends by all cards of the group's members in it, ``near`` of them, and not by one: a ring for each card, or
-    first within the node and then between nodes, which is the same (Austin et al. 2025, "How to Scale Your Model",
+    A node sends through all NICs of the group's members in it, ``near`` of them, not through one: a ring per NIC, or
+    first within the node and then between nodes, which is equivalent (Austin et al. 2025, "How to Scale Your Model",
     chapter 12, which measures 370 of NVLink's 450 GB/s at best).
     """
 
@@ -41,17 +41,17 @@ class Group:
         return math.ceil(self.size / self.near)
 
     def gather_seconds(self, whole):
-        """Return seconds of an all-gather that ends with ``whole`` bytes on each device, or of a reduce-scatter of it.
+        """Return the seconds of an all-gather that leaves ``whole`` bytes on each device, or of its reduce-scatter.
 
-        Each device is to receive (m-1)/m of it from the m of its node, and each of M nodes (M-1)/M over its border, at
-        the same time; a hop for each other device of the node, and for each other node. By hand, for the 13.2 GB that
-        6.58 B weights take in 16 bits, on H100 (450 GB/s, eight cards of 50 GB/s):
+        Each device receives (m-1)/m of it from the m of its node, while each of M nodes receives (M-1)/M through its
+        NICs; plus a hop for each other device of the node, and for each other node. By hand, for the 13.2 GB of 6.58 B
+        parameters in 16 bits, on H100 (450 GB/s, eight NICs of 50 GB/s):
 
         - 8 devices: 7/8 x 13.2 GB / 450 GB/s = 25.6 ms;
-        - 16: over the border 1/2 x 13.2 GB / (8 x 50 GB/s) = 16.5 ms, less than the 25.6 ms within: 25.6 ms;
+        - 16: between nodes 1/2 x 13.2 GB / (8 x 50 GB/s) = 16.5 ms, less than the 25.6 ms within: 25.6 ms;
         - 128: 15/16 x 13.2 GB / (8 x 50 GB/s) = 30.8 ms.
 
-        By one card it would be 8 times that: 247 ms.
+        With one NIC the last would be 8 times that: 247 ms.
         """
         within = (self.near - 1) / self.near / self.link
         border = (self.nodes - 1) / self.nodes / (self.near * self.card)
@@ -66,22 +66,22 @@ class Group:
 
 
 def sent(model, layout, batch, number, recompute, slices, device, network, optimizer="adamw"):
-    """Return a list of `Sent`: all that a device sends in one training step.
+    """Return a list of `Sent`: everything that a device sends in one training step.
 
-    ``batch``: sequences that tensor x pipeline devices take in a step, in so many ``slices``; ``number``: bytes of a
-    number that layers compute with; ``network``: bytes/s of a card.
+    ``batch``: sequences per data-parallel replica and step, in ``slices`` micro-batches; ``number``: bytes per element
+    in the layers' dtype; ``network``: bytes/s of a NIC.
 
-    - data, over all devices that have the same weights: gradients in float32 are reduce-scattered, 4 bytes a weight,
-      and weights gathered: after the update in float32 without ZeRO, and as layers compute with them from stage 1 on.
-      From stage 2 on gradients go in each slice; at stage 3 each slice also gathers twice (Rajbhandari et al. 2020,
-      section 7), block by block. With a pipeline they go once a step: the weights stay until its end, as in torchtitan
-      and Megatron-LM. With hybrid sharding all this stays in a group of ``shard_size``, and the shards of gradients are
-      then summed across groups, once a step;
-    - tensor: four times a block the output is reduce-scattered and gathered (Shoeybi et al. 2019; Korthikanti et al.
-      2022, section 4.2.2), six times where blocks run again, five where half of them does;
-    - pipeline: the output of a run of layers to the next stage and its gradient back, in each slice, by one NIC;
-    - orthogonalization, of Muon: each device has some whole matrices: their gradients come in 16 bits from those that
-      share them, and the updates go back.
+    - data, over all devices with the same weights: gradients are reduce-scattered in float32, 4 bytes per parameter,
+      and weights gathered: after the update in float32 without ZeRO, in the layers' dtype from stage 1 on. From stage 2
+      on, gradients are reduced per micro-batch; at stage 3 each micro-batch also gathers twice (Rajbhandari et al.
+      2020, section 7), block by block. With a pipeline this happens once per step: the weights stay gathered until its
+      end, as in torchtitan and Megatron-LM. With hybrid sharding all this stays in a group of ``shard_size``, and the
+      gradient shards are then summed across groups, once per step;
+    - tensor: four times per block the output is reduce-scattered and gathered (Shoeybi et al. 2019; Korthikanti et al.
+      2022, section 4.2.2), six times where blocks are recomputed, five where half of each is;
+    - pipeline: the output of a virtual stage to the next stage and its gradient back, per micro-batch, by one NIC;
+    - orthogonalization, of Muon: each device has some full matrices: it gathers their gradients in 16 bits from the
+      devices that share them, and sends the updates back.
     """
     t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.sharers
     stage, layers = layout.zero_stage, layout.layers_of_a_stage(model.layers)
@@ -131,9 +131,9 @@ def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: flo
     """Return the seconds of a ring all-reduce: 2(n-1)/n * S/B + 2(n-1) * latency; 0 for one device.
 
     ``size`` S: bytes on each device; ``devices`` n; ``bandwidth`` B: bytes/s that a device sends in one direction;
-    ``latency``: seconds a message. Each device sends n-1 parts of S/n to add up and n-1 to hand round, which no
-    algorithm does with less (Patarasuk & Yuan 2009). Between n nodes B is that of all cards of a node. Raises
-    ValueError for a size or latency below 0 and a bandwidth that is not above it.
+    ``latency``: seconds per message. Each device sends n-1 chunks of S/n to be summed and n-1 of the result; no
+    algorithm sends less (Patarasuk & Yuan 2009). Between n nodes, B is that of all NICs of a node. Raises ValueError
+    for a negative size or latency and for a bandwidth that is not positive.
 
     Example::
 

@@ -1,6 +1,6 @@
-"""Layers as `fully_shard` runs them on N replicas (parallel/fully_shard.py), for a plan to trace them on one device.
+"""Layers as `fully_shard` runs them on N replicas (parallel/fully_shard.py), traced on one device for a plan.
 
-What the replicas send each other is stood in for by operations that read and make as many bytes.
+Communication is replaced by operations that read and write as many bytes.
 """
 
 import math
@@ -13,11 +13,11 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits, by_type
 
 IN_ONE_PIECE = "in_one_piece"
-"""In the names of the operations that gather the weights of a layer, and that reduce-scatter their gradients."""
+"""In the names of the operations that gather a layer's weights, and that reduce-scatter their gradients."""
 
 
 def layers_to_shard(model, fully_shard):
-    """Return the layers that the setting chooses. Raises ValueError for one inside another, as `bt.Model` does."""
+    """Return the layers that the setting chooses. Raises ValueError for nested ones, as `bt.Model` does."""
     chosen = layers_chosen(model, fully_shard, "fully_shard")
     refuse_nested(chosen, "fully_shard")
     return chosen
@@ -25,14 +25,14 @@ def layers_to_shard(model, fully_shard):
 
 @contextmanager
 def fully_sharded(layers, shards, devices, reduce_dtype):
-    """Let layers compute with the weights that they gather from shards, forward and once more backward.
+    """Make layers compute with weights gathered from shards, in the forward pass and again in the backward pass.
 
-    ``shards``: {id of a weight: variable of 1/N of its numbers}, whose gradients are reduce-scattered.
+    ``shards``: {id of a weight: variable of 1/N of its elements}; their gradients are reduce-scattered.
     """
     with ExitStack() as calls:
         for layer in layers:
             calls.enter_context(in_place_of(layer, "call", _call_of_shards(layer, shards, devices, reduce_dtype)))
-            calls.enter_context(in_place_of(layer, "_known_updates", ()))  # which `call_as_function` notes there
+            calls.enter_context(in_place_of(layer, "_known_updates", ()))  # set by `call_as_function`
         yield
 
 
@@ -55,7 +55,7 @@ def _call_of_shards(layer, shards, devices, reduce_dtype):
 
 
 def _gathering(weights, devices, reduce_dtype):
-    """Return a function of the shards of some weights that gives them whole; their gradients are reduce-scattered."""
+    """Return a function from shards of weights to full weights; their gradients are reduce-scattered."""
     shapes = [weight.shape for weight in weights]
     trains = [weight.trainable for weight in weights]
 
@@ -74,7 +74,7 @@ def _gathering(weights, devices, reduce_dtype):
 
 
 def _gathered(parts, shapes):
-    """Return whole tensors: what is received in 32 bits is joined into one of each type, and split."""
+    """Return full tensors: shards received in 32 bits are concatenated per dtype, then split."""
     received = []
     for part, shape in zip(parts, shapes, strict=True):
         numbers = tf.cast(part, at_least_32_bits(part.dtype))
@@ -88,8 +88,8 @@ def _gathered(parts, shapes):
 
 
 def _reduce_scattered(gradients, devices, reduce_dtype):
-    """Return 1/N of each gradient: all are joined into one of each type; what is received is added up, and split."""
-    tables = []  # [devices, numbers in a shard]
+    """Return 1/N of each gradient: all are concatenated per dtype; the received parts are summed, then split."""
+    tables = []  # [devices, elements of a shard]
     for gradient in gradients:
         on_the_way = tf.bfloat16 if reduce_dtype == "bfloat16" else at_least_32_bits(gradient.dtype)
         tables.append(in_rows(tf.cast(gradient, on_the_way), devices))
@@ -104,5 +104,5 @@ def _reduce_scattered(gradients, devices, reduce_dtype):
 
 
 def weights_to_train(layer):
-    """Return the weights of a layer and of those inside it that train, or would if they were not frozen."""
+    """Return the weights of a layer and its inner layers that train, or would if not frozen."""
     return [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner)]

@@ -1,4 +1,4 @@
-"""What failures, checkpoints and restarts leave of a training's time."""
+"""Goodput: the share of a training's time that failures, checkpoints and restarts leave."""
 
 from dataclasses import dataclass
 
@@ -6,16 +6,16 @@ from bigtrain_nb.common.checks import not_negative, positive
 from bigtrain_nb.common.words import amount
 
 DEVICE_MTBF_HOURS = 50_700
-"""Hours of a device between unexpected interruptions of Llama 3's pretraining: 419 in 54 days on 16,384 H100
+"""Device hours between unexpected interruptions of Llama 3's pretraining: 419 in 54 days on 16,384 H100
 (Grattafiori et al. 2024, section 3.3.4)."""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """The share of wall-clock time that trains, by what each second of training loses: c/t + t/2M + R/M.
+    """The share of wall-clock time spent training; each second of training loses c/t + t/2M + R/M.
 
-    c: seconds of a checkpoint; t: seconds between two; M: of the whole job between failures, that of a device divided
-    by the ``devices``; R: to notice a failure and restart. Without ``interval`` t is √(2 c M), the best (Young 1974).
+    c: seconds per checkpoint; t: seconds between two; M: MTBF of the job, that of a device divided by ``devices``; R:
+    seconds to notice a failure and restart. Without ``interval_seconds``, t is √(2 c M), the optimum (Young 1974).
     """
 
     devices: int
@@ -33,7 +33,7 @@ class Goodput:
 
     @property
     def between_failures(self):
-        """Seconds."""
+        """In seconds."""
         return 3600 * self.mtbf_hours / self.devices
 
     @property
@@ -43,7 +43,7 @@ class Goodput:
 
     @property
     def lost(self):
-        """Seconds lost for each second of training: (by checkpoints, by training again, by restarts)."""
+        """Seconds lost per second of training: (by checkpoints, by repeated training, by restarts)."""
         again, restarts = self.interval / 2 / self.between_failures, self.restart_seconds / self.between_failures
         return self.checkpoint_seconds / self.interval, again, restarts
 

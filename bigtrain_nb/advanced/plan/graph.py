@@ -1,7 +1,7 @@
-"""What TensorFlow does in a training step, read from its graph: which operations, on what, and how often.
+"""The operations of a TensorFlow training step, read from its graph: which, on what, and how often.
 
-The graph is what `tf.function` and the gradient tape make of a model, before TensorFlow's own optimizer fuses some of
-it. Nothing is computed: shapes are enough.
+The graph is that of `tf.function` and the gradient tape, before TensorFlow's own optimizer fuses parts of it. Nothing
+is computed: shapes are enough.
 """
 
 import re
@@ -14,19 +14,19 @@ from bigtrain_nb.common.quiet import tf
 
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
-"""Do work that does not stand in their own graph, or in one that is not looked into."""
+"""Their work is not in their own graph, or is in one that is not examined."""
 
 FOLDED_FROM = 2**25
-"""Bytes from which on Grappler was seen to fold zeros: 34 MiB in `conv_net` were, 32 MiB and less were not."""
+"""Bytes above which Grappler was observed to fold zeros: 34 MiB in `conv_net` were, 32 MiB and less were not."""
 COPIES = 4
-"""Of a folded constant, beside the one that the step reads: seen as 4.1 and 4.4 with TensorFlow 2.21 (gpt's masks)."""
+"""Of a folded constant, besides the one in use: measured 4.1 and 4.4 with TensorFlow 2.21 (gpt's masks)."""
 
 
 class Operation:
     """One node of a graph.
 
-    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops``: of one run, too few unless
-    ``is_sized``. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    ``layer``: its Keras layer; ``times``: runs per step; ``flops``: per run, an undercount unless ``is_sized``. A loop
+    or a call runs its ``body``, a `Graph`, ``rounds`` times.
     """
 
     def __init__(self, node, backward, layers, times):
@@ -48,9 +48,8 @@ class Operation:
 class Graph:
     """The nodes of a `tf.Graph` that its results need, in orders in which TensorFlow may start them.
 
-    ``nodes``: on one thread; ``side_by_side``: on two, which run branches at the same time.
-    ``first_backward``: how many nodes there were when the tape was asked for gradients. ``layers``: names of the Keras
-    layers. ``times``: how often a step runs it.
+    ``nodes``: on one thread; ``side_by_side``: on two, which run branches concurrently. ``first_backward``: index of
+    the first node of the backward pass. ``layers``: names of the Keras layers. ``times``: runs per step.
     """
 
     def __init__(self, graph, results, first_backward=0, layers=(), times=1):
@@ -73,7 +72,7 @@ class Graph:
 
     @cached_property
     def operations(self):
-        """All nodes, those of loops and calls in place of the node that runs them."""
+        """All nodes, with loops and calls replaced by the nodes of their bodies."""
         found = []
         for op in self.nodes:
             found += op.body.operations if op.body else [op]
@@ -81,20 +80,20 @@ class Graph:
 
     @property
     def uncounted_ops(self):
-        """Kinds of nodes whose work is not counted, or not all of it.
+        """Kinds of nodes whose work is not, or not fully, counted.
 
-        Those that run Python or graphs which could not be looked into, and those on tensors of unknown size, as all
-        that reads what `tf.boolean_mask` leaves.
+        They run Python or graphs that could not be examined, or read or write tensors of unknown size, such as results
+        of `tf.boolean_mask`.
         """
         return sorted({op.kind for op in self.operations if op.kind in UNSEEN or not op.is_sized})
 
     @property
     def folded(self):
-        """Bytes that TensorFlow's Grappler holds for good where all shapes are known beforehand.
+        """Bytes that TensorFlow's Grappler keeps permanently where all shapes are static.
 
-        Its memory optimizer (memory_optimizer.cc, SchedulingPass) makes a large sum of more than two tensors a
-        temporary variable, and its constant folding makes that one's first value, zeros, a constant of full size.
-        And it folds what depends on no input, such as masks, into the graph's definition, of which `COPIES` stay.
+        Its memory optimizer (memory_optimizer.cc, SchedulingPass) turns a large sum of more than two tensors into a
+        temporary variable, and constant folding turns its initial value, zeros, into a constant of full size. It also
+        folds whatever depends on no input, such as masks, into the graph's definition, of which `COPIES` remain.
         """
         largest_sum = 0
         constants = {}
@@ -114,9 +113,9 @@ class Graph:
 
 
 def _rounds(node):
-    """Return how often a loop or a call runs its body; None for a loop of which only the run knows, and for the rest.
+    """Return how often a loop or a call runs its body; None for loops of dynamic length, and for other nodes.
 
-    A loop counts up in integers while its condition, i < n, holds.
+    The length of a loop is known if it counts up in integers while a condition i < n holds.
     """
     if node.type in CALLS:
         return 1
@@ -137,9 +136,9 @@ def _rounds(node):
         if limit.name in places:
             outside = places[limit.name]
             if _made_in_a_round(body, outside) is not body.inputs[outside]:
-                continue  # the limit moves
+                continue  # the limit changes
             limit = node.inputs[outside]
-        # the gradient of a loop runs as often as that did
+        # the gradient of a loop runs as often as the loop
         end = _rounds(limit.op) if limit.op.type in LOOPS else tf.get_static_value(limit)
         if start is not None and end is not None:
             rounds.append(max(0, -(-(int(end) - int(start)) // step)))
@@ -147,7 +146,7 @@ def _rounds(node):
 
 
 def _added_in_a_round(body, place):
-    """Return the positive integer that a loop's body adds to the variable at a place; None for all else."""
+    """Return the positive integer that a loop's body adds to the variable at an index; None otherwise."""
     after = _made_in_a_round(body, place)
     if after.op.type not in ("Add", "AddV2"):
         return None
@@ -157,7 +156,7 @@ def _added_in_a_round(body, place):
 
 
 def _made_in_a_round(body, place):
-    """Return what a loop's body makes of the variable at a place: its own input where that stays as it is."""
+    """Return a loop variable's value after the body, given its index: the body's own input where it is unchanged."""
     after = body.outputs[place]
     while after.op.type == "Identity":
         after = after.op.inputs[0]
@@ -165,7 +164,7 @@ def _made_in_a_round(body, place):
 
 
 def _layer_of(name, layers):
-    """Return the layer that a node's name speaks of: "gradient_tape/gpt/dense_1/MatMul" -> "dense_1"."""
+    """Return the layer that a node's name contains: "gradient_tape/gpt/dense_1/MatMul" -> "dense_1"."""
     for part in name.split("/"):
         for candidate in (part, re.sub(r"_\d+$", "", part)):
             if candidate in layers:
@@ -174,7 +173,7 @@ def _layer_of(name, layers):
 
 
 def _needed(graph, results):
-    """Return {node: those before it} of the nodes that results or variables depend on."""
+    """Return {node: its predecessors} for the nodes that results or variables depend on."""
     needed = {}
     left = [tensor.op for tensor in results]
     left += [node for node in graph.get_operations() if node.type in WRITES]
@@ -187,10 +186,10 @@ def _needed(graph, results):
 
 
 def _in_running_order(needed, threads):
-    """Return the nodes as TensorFlow's executor tends to run them on so many threads, one node each in turn.
+    """Return the nodes in the order in which TensorFlow's executor tends to run them on ``threads`` threads.
 
-    What has become ready last comes first: a thread goes on with what its last node made ready, so that the updates of
-    variables run nearly one by one. A thread that has nothing left takes what has waited longest.
+    The threads alternate, node by node. Each continues with what its last node made ready, so that variable updates run
+    nearly one by one. An idle thread takes the node that has waited longest.
     """
     sorter = TopologicalSorter(needed)
     sorter.prepare()
@@ -208,10 +207,10 @@ def _in_running_order(needed, threads):
 
 
 def before(node):
-    """Return the nodes that must run before one."""
+    """Return the direct predecessors of a node."""
     return [tensor.op for tensor in node.inputs] + list(node.control_inputs)
 
 
 def function_graph(node, name):  # private: Keras
-    """Return the graph of the function that an attribute of a node names, as "body" of a loop."""
+    """Return the graph of the function that a node's attribute names, such as "body" of a loop."""
     return node.graph._get_function(node.get_attr(name).name).graph

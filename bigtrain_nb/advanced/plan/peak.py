@@ -1,4 +1,4 @@
-"""The peak of memory: the nodes of a `Graph` run in turn without computing, and how long their tensors live."""
+"""Peak memory: simulates the nodes of a `Graph` in order, and tracks the lifetimes of their tensors."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from bigtrain_nb.advanced.plan.fully_sharded import IN_ONE_PIECE
 from bigtrain_nb.advanced.shared.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
-"""What their outputs show lives outside of the run."""
+"""The memory of their outputs is outside of the run."""
 PUT = {"TensorListPushBack", "TensorListSetItem"}
 TAKE = {"TensorListPopBack", "TensorListGetItem"}
 SMALL = 2**18
-"""Bytes up to which TensorFlow on CPUs calls malloc (mkl_cpu_allocator.h)."""
+"""Bytes up to which TensorFlow on CPUs uses malloc (mkl_cpu_allocator.h)."""
 
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory that tensors share, or a list of tensors (``items``). ``readers``: reads and holds that are to come."""
+    """Memory that tensors share, or a list of tensors (``items``). ``readers``: outstanding reads and holds."""
 
     size: int
     label: tuple = ("workspace", "")  # kind, layer
@@ -25,15 +25,15 @@ class Buffer:
 
 
 def peak_of(graph):
-    """Return the `PlannedPeak` of the fuller one of the two orders in which the nodes may run."""
+    """Return the higher `PlannedPeak` of the two orders in which the nodes may run."""
     return max((PlannedPeak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
 
 
 class PlannedPeak:
-    """What a `Graph` takes at its fullest moment, without variables and inputs, its branches ``side_by_side`` or not.
+    """The peak memory of a `Graph`, without variables and inputs, with its branches ``side_by_side`` or not.
 
-    ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer;
-    ``small``: bytes of those that are no larger than `SMALL`, at most; ``course``: bytes while each node runs, in turn.
+    ``fullest``: {(kind of buffer, layer): bytes} at the peak; ``at``: the node that runs then; ``largest``: bytes of
+    the largest buffer; ``small``: peak bytes of buffers up to `SMALL`; ``course``: bytes while each node runs.
     """
 
     def __init__(self, graph, side_by_side):
@@ -57,7 +57,7 @@ class PlannedPeak:
         return kinds
 
     def _run(self, graph, buffers):
-        """Run a graph on {name of an input: `Buffer`}; return the buffers of its results, each held once."""
+        """Run a graph on {name of an input: `Buffer`}; return its results' buffers, with one hold each."""
         for name, buffer in buffers.items():
             buffer.readers += graph.readers[name]
         for op in graph.side_by_side if self.side_by_side else graph.nodes:
@@ -80,7 +80,7 @@ class PlannedPeak:
         return [buffers[name] for name in graph.results]
 
     def _rounds(self, op, carried):
-        """Run a body again and again on what it has returned; return that, each buffer held once."""
+        """Run a body repeatedly on its own results; return the last ones, with one hold each."""
         for buffer in carried:
             buffer.readers += 1
         for _ in range(op.rounds):
@@ -90,7 +90,7 @@ class PlannedPeak:
         return carried
 
     def _output(self, op, tensor, graph, inputs):
-        """Return the buffer of an output, held once: one of an input, one that an input leaves, or a fresh one."""
+        """Return the buffer of an output, with one hold: an input's, one that an input frees, or a new one."""
         kind = "workspace"
         if graph is self.graph and tensor.name in graph.results:
             kind = "gradients"
@@ -111,7 +111,7 @@ class PlannedPeak:
         return buffer
 
     def _handed_on(self, op, place, inputs):
-        """Return the buffer of an input, or of a tensor in a list, that an output is another name of; or None."""
+        """Return the buffer of an input, or of a tensor in a list, that an output aliases; or None."""
         if op.kind in ALIASES and place < len(inputs):
             return inputs[place]
         if op.kind in PUT:
@@ -133,7 +133,7 @@ class PlannedPeak:
         return None
 
     def _left_over(self, op, tensor, inputs):
-        """Return the buffer of an input that nothing else needs, if the operation can write its result over it."""
+        """Return the buffer of an input that nothing else needs, if the operation can overwrite it with its result."""
         if op.kind in IN_PLACE:
             for given, buffer in zip(op.node.inputs, inputs, strict=True):
                 fits = given.dtype == tensor.dtype and given.shape == tensor.shape

@@ -1,4 +1,4 @@
-"""`plan_step`: what one training step of a Keras model will take, from its graph."""
+"""`plan_step`: predicts the cost of one training step of a Keras model from its graph."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,31 +14,31 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 
 IDLE = 1.25
-"""What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
-it takes the smallest free chunk that is large enough and splits it only if that is twice as large. Chosen on the
-networks of benchmarks/budget.py, which need from 0.2 to 8."""
+"""Fragmentation of TensorFlow's best-fit allocator (bfc_allocator.cc), in units of the largest tensor: it takes the
+smallest free chunk that is large enough and splits it only if that is twice as large. Fitted to the models of
+benchmarks/budget.py, which need from 0.2 to 8."""
 IDLE_SMALL = 0.25
-"""What lies idle beside tensors below 256 KiB, as a part of them: on CPUs they come from malloc, of which each thread
-keeps memory (mkl_cpu_allocator.h). Chosen on GRUs and LSTMs."""
+"""Overhead of tensors below 256 KiB, as a share of them: on CPUs they come from malloc, which keeps memory per thread
+(mkl_cpu_allocator.h). Fitted to GRUs and LSTMs."""
 
 PROCESS, NODE = 20 * 2**20, 29 * 2**10
-"""Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
-runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21). That is for
-`bt.Model`; where TensorFlow traces a step twice, as stock Keras', 95 to 327."""
+"""Bytes of main memory that TensorFlow needs for threads and libraries, and per node traced, optimized and run:
+steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21). That is for
+`bt.Model`; where TensorFlow traces a step twice, as with stock Keras, 95 to 327."""
 IN_A_LOOP = 3
-"""How often a node counts in the body of a loop, of which TensorFlow keeps functions too. Chosen on GRUs and LSTMs."""
+"""Weight of a node in a loop's body, for which TensorFlow keeps functions too. Fitted to GRUs and LSTMs."""
 SLICES = 1.15
-"""With four slices 12 to 19 % more."""
+"""With four micro-batches 12 to 19 % more."""
 
 
 @dataclass(frozen=True, repr=False)
 class StepPlan(Plan):
-    """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``.
+    """The predicted cost of a training step on each device. ``memory`` and ``activations`` in bytes, ``flops``.
 
     ``activations``: by layer, at the peak. ``communication_volume``: bytes that a device sends. ``device_memory``:
-    bytes of a device, None unless it was named. ``uncounted_ops``: kinds of operations of which not all work is
-    counted. ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to
-    ``peak``. Where one process has several replicas it is that for each, but for 20 MiB, which it takes once.
+    bytes of a device, None unless it was named. ``uncounted_ops``: kinds of operations whose work is not fully
+    counted. ``runtime``: bytes of main memory that the process needs in addition to tensors; on a CPU, add it to
+    ``peak``. With several replicas in one process it is per replica, except for 20 MiB per process.
     ``memory_timeline``: bytes of activations, gradients and workspace at each operation of the forward and backward
     pass of a micro-batch.
     """
@@ -55,7 +55,7 @@ class StepPlan(Plan):
 
     @property
     def peak(self) -> float:
-        """Bytes of memory at the fullest moment of the step, without what the runtime itself takes."""
+        """Peak memory of the step in bytes, without the runtime's own."""
         return self.memory.total
 
     def words(self):
@@ -80,43 +80,42 @@ def plan_step(
     devices: int | None = None,
     prefetched: int = 1,
 ) -> StepPlan:
-    """Predict memory, operations and bytes sent of one training step of a Keras model; return a `StepPlan`.
+    """Predict memory, operations and communication of one training step of a Keras model; return a `StepPlan`.
 
-    How long a step takes is measured, not planned: `bt.throughput(step)`.
+    The duration of a step is measured, not planned: `bt.throughput(step)`.
 
     - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
-    - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
-      a dataset as for `bt.profile`, of which the first batch is taken;
+    - ``batch``: the full batch: a number of examples or, if the model does not define its shapes, one batch (x, y) or a
+      dataset as for `bt.profile`, whose first batch is used;
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
-    - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``: as of `bt.Model`; default: the model's;
-    - ``on``: the name of an accelerator, of `bt.ACCELERATORS`: the plan says how full its memory is, and counts no
-      constants that only CPUs fold;
+    - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``: as in `bt.Model`; default: the model's;
+    - ``on``: an accelerator in `bt.ACCELERATORS`: the plan shows how much of its memory is used, and omits constants
+      that only CPUs fold;
     - ``devices``: replicas that share the batch, default: those of the model's strategy; ``prefetched``: batches that
-      the input pipeline holds ready.
+      the input pipeline prefetches.
 
-    With ``shard_optimizer`` what is sent is what an all-reduce and a gathering send; workers on CPUs reduce-scatter and
+    With ``shard_optimizer`` the volume is that of an all-reduce and an all-gather; workers on CPUs reduce-scatter and
     send a third less. With ``fully_shard`` each micro-batch gathers the weights of the chosen layers twice and
-    reduce-scatters their gradients once: 1.5 times what an all-reduce sends (Rajbhandari et al. 2020, section 7.2).
-    GPUs send a third more, for they all-reduce.
+    reduce-scatters their gradients once: 1.5 times the volume of an all-reduce (Rajbhandari et al. 2020, section 7.2).
+    GPUs send a third more, because they all-reduce.
 
-    ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
+    ``flops`` counts matmuls and convolutions, two per multiply-add, as published figures do.
 
-    Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
-    of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at
-    a time, and so is what a layer of ``fully_shard`` gathers and computes again. What the process takes beside it
-    (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md says how far off predictions were.
+    Each device stores all weights and optimizer state, or its shards of them, its share of the batch and, at the peak
+    of the traced graph, what the backward pass still needs. What `bt.recompute` recomputes exists for one block at a
+    time, and so does what a layer of ``fully_shard`` gathers and recomputes. The rest of the process (tracing, graphs)
+    is the plan's ``runtime``. benchmarks/README.md lists the errors of predictions.
 
-    Not in the plan is what workers take to communicate, which lives in main memory: the gradients joined into
-    one message and split again, the buffers in which gRPC sends and receives that, which the process keeps, and the
-    operations of the collectives. Each of two workers on CPUs that trained a GPT of 73 MiB of weights on eight examples
-    took 1,037 MiB where 546 were planned: 340 more for buffers, 91 for the message and 60 for operations. With
-    ``shard_optimizer`` it was 1,048 for 509; with ``fully_shard``, where most messages are of one layer, 589 for 386;
-    with next to no weights 213 for 169.
+    Not included is what workers need to communicate, in main memory: the gradients joined into one message and split
+    again, gRPC's send and receive buffers, which the process keeps, and the operations of the collectives. Each of two
+    workers on CPUs that trained a GPT with 73 MiB of weights on eight examples took 1,037 MiB where 546 were planned:
+    340 more for buffers, 91 for the message and 60 for operations. With ``shard_optimizer`` it was 1,048 for 509; with
+    ``fully_shard``, where most messages are of one layer, 589 for 386; with almost no weights 213 for 169.
 
-    Raises ValueError for settings that make no sense, for a model that is not built, is tensor-parallel or has layers
-    that are sharded already, for an optimizer that cannot be sharded, and where it is called in a strategy's scope;
-    TypeError for no Keras model, for one with a `train_step` of its own, of which the plan would know nothing, and for
-    what is no batch. Whether the layers can be sharded, `compile` tells.
+    Raises ValueError for invalid settings, for a model that is not built or has layers sharded already, for an
+    optimizer that cannot be sharded, and inside a strategy's scope; TypeError if ``model`` is not a Keras model or has
+    a custom `train_step`, which cannot be planned, and if ``batch`` is not a batch. Only `compile` checks whether the
+    layers can be sharded.
 
     Example::
 
@@ -185,14 +184,14 @@ _HOW = {
     "constants": "what Grappler folds on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
     "allocator overhead": f"free between tensors: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
 }
-"""The parts of a step's memory in the order in which they are shown."""
+"""The parts of a step's memory in display order."""
 
 
 def _memory(step, gradients, prefetched, of_gpu):
-    """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
+    """Return the breakdown at the higher of two peaks: in the gradients of a micro-batch, or in the update."""
     moment = gradients.kinds
     if step.slices > 1:
-        sums = 2 if step.in_a_loop else 1  # of the slices before and, in a loop, those that it returns
+        sums = 2 if step.in_a_loop else 1  # of earlier micro-batches and, in a loop, those that it returns
         moment["gradients"] += sums * step.sums
     fullest = gradients
     total_how = f"most at {gradients.at}"

@@ -1,4 +1,4 @@
-"""A training step of a Keras model as graphs: one of the gradients of a slice, one of the optimizer's update."""
+"""A training step of a Keras model as graphs: one for the gradients of a micro-batch, one for the update."""
 
 import math
 from functools import partial
@@ -22,19 +22,18 @@ from bigtrain_nb.train.settings import SETTINGS, checked
 
 
 class PlannedStep:
-    """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
+    """The work of each of ``devices`` in a step: ``examples`` in ``slices`` micro-batches of ``slice_examples``.
 
-    It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
-    ``settings``: {name: value} of those of `bt.Model`; ``in_a_loop``: whether slices are run by a loop.
-    Bytes of ``weights``: all variables of the model, of fully sharded layers its shards; ``trainable``: those that
-    train; ``sums``: of their gradients, dense and in 32 bits; ``applied``: the gradients that the update gets;
-    ``sent``: the gradients as they travel; ``gathered`` and ``scattered``: whole weights and gradients of fully sharded
-    layers as they travel; ``slots``: all variables of the optimizer; ``shards``: what a sharded optimizer updates
-    beside the weights;
-    ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``:
-    constants that Grappler keeps.
+    It is traced, not run. ``gradients``, ``update``: `Graph` of a micro-batch's gradients and of the update.
+    ``settings``: {name: value} of those of `bt.Model`; ``in_a_loop``: whether a loop runs the micro-batches.
+    Bytes of ``weights``: all variables of the model, for fully sharded layers its shards; ``trainable``: those that
+    train; ``sums``: their gradients, dense and in 32 bits; ``applied``: the gradients that the update gets; ``sent``:
+    the gradients as sent; ``gathered`` and ``scattered``: full weights and gradients of fully sharded layers as sent;
+    ``slots``: all variables of the optimizer; ``shards``: what a sharded optimizer updates in addition to the weights;
+    ``batch``, ``slice``: inputs and targets of the batch, and of a micro-batch, 0 if the batch is not split;
+    ``folded``: constants that Grappler keeps.
 
-    The arguments are those of `plan_step`. Building the optimizer's variables takes their memory for a moment.
+    The arguments are those of `plan_step`. Building the optimizer's variables temporarily takes their memory.
     """
 
     def __init__(self, model, batch, optimizer=None, policy=None, loss=None, devices=None, **settings):
@@ -63,18 +62,18 @@ class PlannedStep:
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
 
-        # A replica's share of the batch, and a slice of that
+        # A replica's share of the batch, and a micro-batch of it
         specs = _specs_of_a_batch(model, batch, loss)
         self.examples = -(-_examples(specs) // self.devices)
         self.slice_examples = -(-self.examples // self.settings["micro_batches"])
         self.slices = -(-self.examples // self.slice_examples)
         cut = self.slices > 1
-        self.in_a_loop = cut and not layers  # else written out: replicas cannot communicate within a loop
+        self.in_a_loop = cut and not layers  # else unrolled: replicas cannot communicate within a loop
         slice_specs = _resized(specs, self.slice_examples)
         self.batch = _size(_resized(specs, self.examples))
         self.slice = _size(slice_specs) if cut else 0
 
-        # Gradients of a slice
+        # Gradients of a micro-batch
         reduce_dtype = self.settings["reduce_dtype"]
         with fully_sharded(layers, shards, self.devices, reduce_dtype):
             self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of)
@@ -83,7 +82,7 @@ class PlannedStep:
             gradients = summed
         self.sums = _size(summed)
         self.applied = _size(gradients)
-        self.folded = 0 if cut or self.devices > 1 else self.gradients.folded  # no size is known there beforehand
+        self.folded = 0 if cut or self.devices > 1 else self.gradients.folded  # no static sizes there
         whole = [one for one in model.trainable_variables if id(one) not in sharded]
         trained = [weight for weight in sharded.values() if weight.trainable]
         self.sent = sum(_bytes_on_the_way(one, reduce_dtype) for one in whole)
@@ -96,7 +95,7 @@ class PlannedStep:
             updated = [_shard(one, self.devices) for one in variables]
             of_shards = enumerate(updated)
             gradients = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in of_shards}
-        elif any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables):  # a replica's to write
+        elif any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables):  # a replica writes them
             updated = [_stand_in(one, one.shape) for one in variables]
         optimizer.build(updated)
         self.update = _update(optimizer, updated, gradients)
@@ -110,7 +109,7 @@ class PlannedStep:
 
 
 def _built(model, policy):
-    """Return the model, which has weights to train; call a function for it under the policy."""
+    """Return the model, which must have weights to train; if it is a function, call it under the policy."""
     if callable(model) and not isinstance(model, keras.layers.Layer):
         function("model", model, "a Keras model, or a function without arguments that builds one", arguments=[])
         before = keras.mixed_precision.dtype_policy()
@@ -131,7 +130,7 @@ def _built(model, policy):
 
 
 def _refuse_other_steps(model):
-    """Raise TypeError or ValueError for a model that does something else in a step than what is traced here."""
+    """Raise TypeError or ValueError for a model whose step differs from the one traced here."""
     kind = overriding(model)
     if kind:
         raise TypeError(
@@ -147,7 +146,7 @@ def _refuse_other_steps(model):
 
 
 def _settings(model, given, devices):
-    """Return the settings of `bt.Model` for this step: those that are given, else the model's."""
+    """Return the settings of `bt.Model` for this step: the given ones, else the model's."""
     settings = {name: getattr(model, name) if isinstance(model, Model) else SETTINGS[name] for name in SETTINGS}
     settings = checked(None, settings | {name: value for name, value in given.items() if value is not None})
     if settings["fully_shard"] is not None:
@@ -166,7 +165,7 @@ def _settings(model, given, devices):
 
 
 def _specs_of_a_batch(model, batch, loss):
-    """Return (inputs, targets, sample weights) of a batch, each with shapes and types; None for what there is not."""
+    """Return (inputs, targets, sample weights) of a batch, each with shapes and types; None for missing parts."""
     if isinstance(batch, Number):
         return _specs_of_examples(model, batch, loss)
     parts = keras.utils.unpack_x_y_sample_weight(_one_batch(model, batch))
@@ -176,7 +175,7 @@ def _specs_of_a_batch(model, batch, loss):
 
 
 def _one_batch(model, batch):
-    """Return one batch: the given one, or the first of a dataset, as `fit` gives it to the model."""
+    """Return one batch: the given one, or the first of a dataset, as `fit` passes it to the model."""
     if isinstance(batch, tuple):
         return batch
     source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
@@ -195,7 +194,7 @@ def _no_batch(batch):
 
 
 def _specs_of_examples(model, examples, loss):
-    """Return inputs and targets of so many examples as `tf.TensorSpec`."""
+    """Return inputs and targets of ``examples`` examples as `tf.TensorSpec`."""
     examples = integer("batch", examples, 1)
     if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
         raise ValueError(
@@ -216,7 +215,7 @@ def _examples(specs):
 
 
 def _resized(specs, examples):
-    """Return `tf.TensorSpec` of tensors, of so many examples."""
+    """Return `tf.TensorSpec` of tensors, with ``examples`` examples."""
 
     def resized(value):
         return None if value is None else tf.TensorSpec((examples, *value.shape[1:]), value.dtype)
@@ -228,7 +227,7 @@ def _resized(specs, examples):
 
 
 def _gradients(model, variables, specs, loss_of):
-    """Return the `Graph` of a slice's gradients of some variables, and {variable's index: spec of its gradient}."""
+    """Return the `Graph` of a micro-batch's gradients, and {variable's index: spec of its gradient}."""
     forward = []
 
     def gradients(x, y, sample_weight):
@@ -250,7 +249,7 @@ def _gradients(model, variables, specs, loss_of):
 
 
 def _value(model, loss, x, y, outputs, sample_weight):
-    """Return the loss, summed over outputs, with what layers add to it; weights of examples change no size."""
+    """Return the loss, summed over outputs, plus losses of layers; sample weights do not change sizes."""
     total = tf.constant(0.0)
     for added in model.losses:
         total += tf.cast(added, "float32")
@@ -271,19 +270,19 @@ def _of_output(loss, target, output):
 
 
 def _as_outputs(target, output):
-    """Return targets [...] as [..., 1] beside outputs [..., 1], as Keras does before it calls a loss."""
+    """Return targets [...] as [..., 1] for outputs [..., 1], as Keras does before it calls a loss."""
     if output.shape.rank == target.shape.rank + 1 and output.shape[-1] == 1:
         return target[..., None]
     return target
 
 
 def _own_value(model, x, y, outputs, sample_weight):
-    """Return the loss of a model that works it out in its own `compute_loss`."""
+    """Return the loss of a model with a custom `compute_loss`."""
     return loss_as_fit_asks(model, x, y, outputs, sample_weight, training=True)
 
 
 def _layer_names(model):
-    """Return the names of the layers that are no models themselves."""
+    """Return the names of the layers that are not models."""
     names = set()
     for layer in model.layers:
         names |= _layer_names(layer) if isinstance(layer, keras.Model) else {layer.name}
@@ -294,7 +293,7 @@ def _layer_names(model):
 
 
 def _fresh(optimizer):
-    """Return a fresh optimizer of that kind, without loss scaling."""
+    """Return a new optimizer of that kind, without loss scaling."""
     if optimizer == "momentum":
         optimizer = keras.optimizers.SGD(momentum=0.9)
     optimizer = innermost(keras.optimizers.get(optimizer))
@@ -302,7 +301,7 @@ def _fresh(optimizer):
 
 
 def _update(optimizer, variables, specs):
-    """Return the `Graph` of the optimizer's update from gradients of these specs."""
+    """Return the `Graph` of the optimizer's update for gradients of these specs."""
     chosen = [variables[index] for index in specs]
 
     def apply(*gradients):
@@ -312,7 +311,7 @@ def _update(optimizer, variables, specs):
 
 
 def _shard(variable, replicas):
-    """Return a variable as large as what each replica updates of a weight whose state is sharded: a row of numbers."""
+    """Return a variable as large as a replica's shard of a weight: one row of elements."""
     return _stand_in(variable, [-(-math.prod(variable.shape) // replicas)])
 
 
@@ -325,7 +324,7 @@ def _stand_in(variable, shape):
 
 
 def _bytes_on_the_way(variable, reduce_dtype):
-    """Return the bytes of a variable's gradient as it travels: in 32 bits or more, or as the setting says."""
+    """Return the bytes of a variable's gradient as sent: in at least 32 bits, or in ``reduce_dtype``."""
     size = max(4, tf.as_dtype(variable.dtype).size) if reduce_dtype == "float32" else tf.as_dtype(reduce_dtype).size
     return size * math.prod(variable.shape)
 

@@ -1,4 +1,4 @@
-"""A transformer given by a few numbers: how many weights, how many operations, how many bytes a block keeps."""
+"""A transformer given by a few numbers: its parameters, its operations, and the bytes that a block keeps."""
 
 from dataclasses import dataclass
 
@@ -8,23 +8,23 @@ from bigtrain_nb.common.words import amount
 
 RECOMPUTE = ("none", "selective", "everything")
 NEWTON_SCHULZ = 5
-"""Steps of Newton-Schulz that Muon takes."""
+"""Newton-Schulz steps in Muon."""
 
 
 @dataclass(frozen=True)
 class Transformer:
     """A dense decoder: ``layers`` blocks of ``width`` with ``heads``, a vocabulary, sequences of ``length`` tokens.
 
-    As in GPT-2 and GPT-3, with ``tied``: the output projection is the embedding; `bt.gpt` has one of its own, and no
-    biases. What later models have:
+    As in GPT-2 and GPT-3, with ``tied``: the output projection is the embedding; `bt.gpt` has a separate one, and no
+    biases. Options of later models:
 
-    - ``hidden``: the width of the hidden layer of a block, default 4 x width;
+    - ``hidden``: the width of a block's hidden layer, default 4 x width;
     - ``gated``: as in Llama: a second matrix gates the hidden layer (Shazeer 2020, SwiGLU), there are no biases,
-      normalizations have a scale alone, and places are told by rotations, which have no weights;
-    - ``key_value_heads``: heads that keys and values have, default all (Ainslie et al. 2023).
+      normalizations have only a scale, and positions are encoded by rotations, which have no parameters;
+    - ``key_value_heads``: the number of KV heads, default all (Ainslie et al. 2023).
 
-    Raises ValueError for what is not an integer from 1 to a million, for a width that is not a multiple of the
-    heads, and heads that are no multiple of those of keys and values.
+    Raises ValueError for values that are not integers from 1 to a million, for a width that is not a multiple of the
+    heads, and for heads that are not a multiple of the KV heads.
 
     Example::
 
@@ -57,50 +57,50 @@ class Transformer:
 
     @property
     def hidden_width(self) -> int:
-        """Of the hidden layer of a block: ``hidden``, or 4h."""
+        """Width of a block's hidden layer: ``hidden``, or 4h."""
         return self.hidden or 4 * self.width
 
     @property
     def key_value_width(self) -> int:
-        """Numbers of a token's keys, over all heads that keys have; values have as many."""
+        """Elements of a token's keys, over all KV heads; values have as many."""
         return self.width // self.heads * (self.key_value_heads or self.heads)
 
     @property
     def matrices_of_a_layer(self) -> int:
-        """Weights of a block that are factors of a product: of attention and of the hidden layer."""
+        """Parameters of a block's matmuls: of attention and of the hidden layer."""
         attention = 2 * self.width * (self.width + self.key_value_width)
         return attention + (3 if self.gated else 2) * self.width * self.hidden_width
 
     @property
     def weights_of_a_layer(self) -> int:
-        """The matrices, their biases and two normalizations; in GPT-3 12 h² + 13 h."""
+        """Parameters of the matrices, their biases and two normalizations; in GPT-3 12 h² + 13 h."""
         biases = 3 * self.width + 2 * self.key_value_width + self.hidden_width
         return self.matrices_of_a_layer + (2 * self.width if self.gated else 4 * self.width + biases)
 
     @property
     def embeddings(self) -> int:
-        """Weights that look up words, and places where those have weights."""
+        """Parameters of the token embedding, and of the position embedding if there is one."""
         return (self.vocabulary + (0 if self.gated else self.length)) * self.width
 
     @property
     def weights_outside_of_layers(self) -> int:
-        """Of the embeddings, of the output projection unless it is tied, and of the last normalization."""
+        """Parameters of the embeddings, the output projection unless tied, and the last normalization."""
         projection = 0 if self.tied else self.vocabulary * self.width
         return self.embeddings + projection + (1 if self.gated else 2) * self.width
 
     @property
     def weights(self) -> int:
-        """All weights; in GPT-3 l(12h² + 13h) + (V + s)h + 2h (Narayanan et al. 2021, equation 2, without the 2h)."""
+        """Parameters; in GPT-3 l(12h² + 13h) + (V + s)h + 2h (Narayanan et al. 2021, equation 2, without the 2h)."""
         return self.layers * self.weights_of_a_layer + self.weights_outside_of_layers
 
     def flops(self, batch: int, recompute: str = "none") -> Breakdown:
         """Return a `Breakdown` of the FLOPs of one training step on ``batch`` sequences.
 
-        A matrix of N numbers takes 2N FLOPs a token forward and twice that backward: 6N (Kaplan et al. 2020). Attention
-        adds 12 l h s a token, with h the width and the masked half counted (Chowdhery et al. 2022, PaLM,
-        appendix B): a kernel leaves that half out, and computes the scores again. The embedding multiplies nothing.
-        With ``recompute="everything"`` the blocks run forward twice: 8N and 16 l h s. With "selective" half of their
-        products do, without attention: 7N.
+        A matrix of N elements takes 2N FLOPs per token forward and twice that backward: 6N (Kaplan et al. 2020).
+        Attention adds 12 l h s per token, with h the width and the masked half counted (Chowdhery et al. 2022, PaLM,
+        appendix B): a fused kernel skips that half, and recomputes the scores. The embedding has no matmul. With
+        ``recompute="everything"`` the blocks run forward twice: 8N and 16 l h s. With "selective" half of their matmuls
+        do, without attention: 7N.
         """
         tokens = integer("batch", batch, 1) * self.length
         passes = {"none": 6, "selective": 7, "everything": 8}[one_of("recompute", recompute, RECOMPUTE)]
@@ -117,30 +117,30 @@ class Transformer:
 
     @property
     def shapes_of_a_layer(self) -> list[tuple[int, int]]:
-        """(rows, columns) of each matrix of a block: queries, keys, values, their projection, the hidden layer."""
+        """(rows, columns) of each matrix of a block: queries, keys, values, output projection, hidden layer."""
         attention = [(self.width, self.width), (self.width, self.key_value_width)] * 2
         return attention + [(self.width, self.hidden_width)] * (3 if self.gated else 2)
 
     def orthogonalization_flops(self) -> list[float]:
         """Return the FLOPs of Muon's update for each matrix of a block (Jordan et al. 2024, "Muon").
 
-        Five steps of Newton-Schulz on a whole matrix of m rows and n columns, m the fewer: X Xᵀ, its square, and the
-        result times X are 4 m² n + 2 m³ a step.
+        Five Newton-Schulz steps on a full matrix of m x n, with m <= n: X Xᵀ, its square, and the result times X take
+        4 m² n + 2 m³ per step.
         """
         sides = [sorted(shape) for shape in self.shapes_of_a_layer]
         return [NEWTON_SCHULZ * (4 * m**2 * n + 2 * m**3) for m, n in sides]
 
     def activations_of_a_layer(self, batch: int, recompute: str = "none", number: int = 2) -> int:
-        """Return the bytes that the backward pass needs of one block, with ``number`` bytes a number.
+        """Return the bytes that the backward pass needs of one block, with ``number`` bytes per element.
 
-        Attention is one kernel (Dao et al. 2022), which keeps no scores; they would be 5as²b bytes more in 16 bits with
-        dropout. For each token a block keeps:
+        Attention is fused (Dao et al. 2022) and keeps no scores, which would take 5as²b more bytes in 16 bits with
+        dropout. Per token a block keeps:
 
-        - "none": four times its width (what both normalizations and both parts after them read), queries, keys, values
-          and what the projection reads, and the hidden layer twice, with a gate three times. In GPT-3 that is 32sbh
-          bytes, the 34 of Korthikanti et al. 2022 without masks of dropout;
-        - "selective": its input, queries, keys, values and what the projection reads, and the hidden layer once: about
-          what torchtitan's ``selective`` keeps, which computes every second product again
+        - "none": four times its width (the inputs of both normalizations and of both parts after them), queries, keys,
+          values and the projection's input, and the hidden layer twice, with a gate three times. In GPT-3 that is 32sbh
+          bytes, the 34 of Korthikanti et al. 2022 without dropout masks;
+        - "selective": its input, queries, keys, values and the projection's input, and the hidden layer once: about
+          as much as torchtitan's ``selective`` keeps, which recomputes every second matmul
           (torchtitan/distributed/activation_checkpoint.py);
         - "everything": its input.
         """
@@ -166,7 +166,7 @@ SIZES: dict[str, Transformer] = {
     "Llama 3 70 B": Transformer(80, 8192, 64, hidden=28_672, **_LLAMA_3),
     "Llama 3 405 B": Transformer(126, 16_384, 128, hidden=53_248, **_LLAMA_3),
 }
-"""Sizes to ask about. GPT-2: Radford et al. 2019; GPT-3: Brown et al. 2020; 1 T: Narayanan et al. 2021, table 1;
+"""Example sizes. GPT-2: Radford et al. 2019; GPT-3: Brown et al. 2020; 1 T: Narayanan et al. 2021, table 1;
 Llama 3: Grattafiori et al. 2024, table 3.
 
 Example::

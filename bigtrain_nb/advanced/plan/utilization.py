@@ -1,4 +1,4 @@
-"""What model FLOPs utilization needs: the FLOPs of an example, and what the device of this machine can do."""
+"""Inputs of model FLOPs utilization: the FLOPs per example, and the accelerator of this machine."""
 
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.step import PlannedStep
@@ -6,14 +6,13 @@ from bigtrain_nb.common.quiet import tf
 
 
 def flops_of_an_example(model, batch=1):
-    """Return the FLOPs of forward and backward pass for one example: products of matrices and convolutions.
+    """Return the FLOPs of forward and backward pass for one example: matmuls and convolutions.
 
-    ``batch``: as of `plan_step`. What is computed a second time to save memory does not count: then it is three times
-    the forward pass (Chowdhery et al. 2022, "PaLM", appendix B). Raises ValueError and TypeError as `plan_step`, and
-    ValueError for LSTM and GRU on a GPU, whose products are within one operation of cuDNN, and for work that the plan
-    cannot look into.
+    ``batch``: as in `plan_step`. Recomputation does not count: the result is at most three times the forward pass
+    (Chowdhery et al. 2022, "PaLM", appendix B). Raises ValueError and TypeError as `plan_step`, and ValueError for LSTM
+    and GRU on a GPU, whose matmuls are inside one cuDNN operation, and for work that the plan cannot examine.
     """
-    # With SGD, which has no slots: the model may fill its device
+    # With SGD, which has no state: the model may fill its device
     step = PlannedStep(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
     if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
         raise ValueError(f"the FLOPs of {model.name} are not known: matmuls are within an operation of cuDNN")
@@ -26,15 +25,15 @@ def flops_of_an_example(model, batch=1):
 
 
 def accelerator_here():
-    """Return the `Accelerator` that TensorFlow's GPUs on this machine are, None if there is none that is known."""
+    """Return the `Accelerator` of TensorFlow's GPUs on this machine; None if there is none or it is unknown."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return None
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "").replace("-", " ")
     if "MIG" in name:
-        return None  # a part of a card
+        return None  # part of a GPU
     if "A100" not in name and {"PCIE", "NVL"} & set(name.upper().split()):
-        return None  # slower than those of the same name that the table has
+        return None  # slower than the one of that name in the table
     if "A100" in name:  # "NVIDIA A100-SXM4-40GB"
         return ACCELERATORS["A100 80 GB" if "80GB" in name else "A100 40 GB"]
     return next((one for one in ACCELERATORS.values() if one.name.split()[0] in name.split()), None)

@@ -1,1 +1,1 @@
-"""A training that exists is examined before it runs: see preflight.py, which names the files of checks in order."""
+"""Checks of a training before it runs: preflight.py lists the files of checks in order."""

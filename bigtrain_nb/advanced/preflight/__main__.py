@@ -1,7 +1,7 @@
-"""``python -m bigtrain_nb.advanced.preflight train.py:build``: examine a training from a shell or in CI.
+"""``python -m bigtrain_nb.advanced.preflight train.py:build``: check a training from a shell or in CI.
 
-``build`` returns (model, data), or (model, data, validation). Exit code: 0, 1 where something is wrong, 2 for a command
-that cannot be run.
+``build`` returns (model, data), or (model, data, validation). Exit codes: 0, 1 if something is wrong, 2 for an invalid
+command.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from bigtrain_nb.advanced.preflight.preflight import GROUPS, preflight
 
 
 def main(words):
-    """Run the words of a command line; return its exit code."""
+    """Run the command line with these arguments; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bigtrain_nb.advanced.preflight",
         description=__doc__,
@@ -29,7 +29,7 @@ def main(words):
         model, data, *validation = _build(chosen.training)
     except _NoTraining as error:
         parser.error(str(error))
-    except (Exception, SystemExit):  # a script raises what it likes
+    except (Exception, SystemExit):  # a script may raise anything
         traceback.print_exc()
         parser.error(f"{chosen.training} raised the error above")
     try:
@@ -42,7 +42,7 @@ def main(words):
         )
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
-    except Exception:  # so does a dataset, when it is read
+    except Exception:  # so may a dataset, when it is read
         traceback.print_exc()
         parser.error(f"{chosen.training} raised the error above")
     print(report)
@@ -52,17 +52,17 @@ def main(words):
 
 
 class _NoTraining(Exception):
-    """What stands on the command line names no training."""
+    """The command line does not name a training."""
 
 
 def _build(words):
-    """Return what the function returns that ``script.py:function`` names."""
+    """Return the result of the function named by ``script.py:function``."""
     script, _, function = words.rpartition(":")
     if not script:
         raise _NoTraining(f"{words!r} must be a script and a function in it, as train.py:build")
     if not Path(script).is_file():
         raise _NoTraining(f"there is no script {script!r}")
-    sys.path.insert(0, str(Path(script).parent.resolve()))  # as if it were run
+    sys.path.insert(0, str(Path(script).parent.resolve()))  # as for a script that is run
     spec = spec_from_file_location(Path(script).stem, script)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module

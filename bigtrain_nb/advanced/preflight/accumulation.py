@@ -1,6 +1,6 @@
-"""Is a batch right in pieces, as micro-batches and replicas compute it?
+"""Do micro-batches and replicas compute the right gradient?
 
-The gradients of slices are set beside that of the whole batch.
+The gradients of micro-batches are compared with that of the full batch.
 """
 
 import numpy as np
@@ -13,17 +13,17 @@ from bigtrain_nb.common.words import first_sentence
 
 TIMES_REORDERED = 10
 LEAST = 1e-4
-"""A difference counts over 10 times that of the same batch in another order, which only rounds otherwise, and 1e-4.
-Healthy models gave 1e-7, and 3e-3 to 7e-3 in bfloat16."""
+"""A difference counts above 1e-4 and 10 times that of the reordered batch, which differs only by rounding. Healthy
+models gave 1e-7, and 3e-3 to 7e-3 in bfloat16."""
 
 COUNTED_RIGHT = "A bt.Model counts that right, in micro-batches and on several replicas; Keras' own step may not."
 
 MOST_BY_ROUNDING = 0.02
-"""Of another order of the batch; more is no rounding."""
+"""A larger change from reordering the batch is not rounding."""
 
 
 def gradient(training):
-    """Is the gradient of the whole batch the mean of those of its slices, weighed by their examples?"""
+    """Is the gradient of the full batch the mean of those of its micro-batches, weighted by their examples?"""
     training.refuse_own_step()
     examples = training.examples
     if examples < 4:
@@ -99,7 +99,7 @@ def gradient(training):
 
 
 def _cause_of_sum(training):
-    """Return in words why the losses of micro-batches add up."""
+    """Return a message on why the gradients of micro-batches add up to the full gradient."""
     if _reduction(training) == "sum":
         return 'the reduction of the loss is "sum".'
     numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
@@ -111,7 +111,7 @@ def _cause_of_sum(training):
 
 
 def _reduction(training):
-    """Return the reduction that all losses share, "" if they have none in common."""
+    """Return the reduction that all losses share, or ""."""
     try:
         return loss_reduction(training.model.loss)
     except ValueError:
@@ -119,14 +119,14 @@ def _reduction(training):
 
 
 def _watched(training):
-    """Return what the losses of `compile` return for the first batch."""
+    """Return a `WatchedLoss` for each loss of `compile`, run on the first batch."""
     with losses_watched(training.model) as watched:
         training.loss_of(training.first)
     return watched
 
 
 def _cause(training):
-    """Return in words why a loss is not the mean over micro-batches, and whether a `bt.Model` counts it right."""
+    """Return a message on why a loss is not the mean over micro-batches, and whether `bt.Model` handles it."""
     if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
         words = "a masked loss is a mean over valid positions, whose number differs between micro-batches."
         return words, len(_watched(training)) == 1
@@ -153,7 +153,7 @@ def _cause(training):
 
 
 def _distance(one, two):
-    """Return the norm of the difference of two sets of gradients, as a share of the norm of the second."""
+    """Return the norm of the difference of two sets of gradients, relative to the norm of the second."""
     difference = {place: _wide(one, place) - _wide(two, place) for place in one.keys() | two.keys()}
     return (_square(difference) / max(_square(two), 1e-30)) ** 0.5
 

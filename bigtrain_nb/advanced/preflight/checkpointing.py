@@ -1,4 +1,4 @@
-"""Does the model survive: is what is saved the same elsewhere, and does a training go on where it was stopped?"""
+"""Does a saved model give the same outputs elsewhere, and does a stopped training resume exactly?"""
 
 import os
 import pickle
@@ -18,13 +18,13 @@ from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.train.resume import Resume
 
 SAVED_DIFFERS = 1e-4
-"""Of the largest output: what is loaded computes the same, in the same order."""
+"""Relative to the largest output: a loaded model computes the same, in the same order."""
 ON_ANOTHER_DEVICE = 2e-2
-"""The same where this process has a GPU, which rounds products to ten bits: the other process has none."""
+"""The same if this process has a GPU, whose matmuls round to ten bits: the other process has none."""
 LEAST_SECONDS = 15
-"""Left, for a process of its own, which first loads TensorFlow."""
+"""Time that must be left to start a process, which first loads TensorFlow."""
 SHARDS = 3
-"""Files that the weights are saved in, about: fewer where one weight is large."""
+"""Approximate number of files for the weights: fewer if one weight is large."""
 STOPPED_AFTER, STEPS = 2, 4
 STRANGER = """
 import pickle
@@ -43,7 +43,7 @@ np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32
 
 
 def saved(training):
-    """Does stock Keras load what the model saves, in a process without us, and does that give the same outputs?"""
+    """Does stock Keras, in a process without bigtrain_nb, load the saved model and get the same outputs?"""
     training.refuse_own_step()
     before = keras.tree.flatten(training.outputs(training.x))
     training.state.put_back_but_random()
@@ -55,13 +55,13 @@ def saved(training):
         path = os.path.join(folder, "model.keras")
         try:
             training.model.save(path)
-        except Exception as error:  # get_config of somebody's own raises what it likes
+        except Exception as error:  # a custom get_config may raise anything
             return _not_saved(training.model, folder, error)
         words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
         try:
             loaded = keras.models.load_model(path)
             change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
-        except Exception as error:  # classes of somebody's own raise what they like
+        except Exception as error:  # custom classes may raise anything
             return _not_loaded(error)
         if change > SAVED_DIFFERS:
             return _differs(words, change)
@@ -88,12 +88,12 @@ def saved(training):
 
 
 def _not_saved(model, folder, error):
-    """Say what can be saved of a model that cannot be saved whole."""
+    """Return a finding on whether the weights of a model that cannot be saved can be."""
     words = f"The model cannot be saved: {first_sentence(error)}"
     advice = "Give custom classes get_config, and arguments that Keras can write; or"
     try:
         model.save_weights(os.path.join(folder, "model.weights.h5"))
-    except Exception as of_weights:  # so may save_own_variables
+    except Exception as of_weights:  # save_own_variables may, too
         return failure(f"{words} Nor can its weights: {first_sentence(of_weights)}", f"{advice} look at its variables.")
     return warning(
         f"{words} ModelCheckpoint would end fit with it. Its weights alone can be saved.",
@@ -102,7 +102,7 @@ def _not_saved(model, folder, error):
 
 
 def _unlike_in_shards(model, loaded, folder):
-    """Return the paths of weights that differ once they were saved in several files and loaded from them."""
+    """Return the paths of weights that differ after saving to several files and loading."""
     sizes = [weight.numpy().nbytes for weight in model.weights]
     if len(sizes) < 2:
         return []
@@ -132,9 +132,9 @@ def _differs(words, change):
 
 
 def _outputs_elsewhere(training, folder):
-    """Return the outputs of the model that stock Keras loads in another process, on its CPU.
+    """Return the outputs of the model when stock Keras loads it in another process, on the CPU.
 
-    Raises RuntimeError with what is raised there, subprocess.TimeoutExpired when the time is over.
+    Raises RuntimeError with the error of that process, subprocess.TimeoutExpired when the time is over.
     """
     inputs, outputs = os.path.join(folder, "inputs"), os.path.join(folder, "outputs.npz")
     with open(inputs, "wb") as file:
@@ -161,7 +161,7 @@ def _largest_change(outputs, others):
 
 @needs("step", "loss")
 def resumed(training):
-    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds bitwise identical?"""
+    """After resuming from a `bt.Resume` checkpoint, are weights, optimizer state and seeds bitwise identical?"""
     batches = (STEPS * training.batches)[:STEPS]
     undisturbed = _trained(training, batches)
     unlike = _unequal(undisturbed, _trained(training, batches))
@@ -214,7 +214,7 @@ def resumed(training):
 
 
 def _trained(training, batches):
-    """Return the values of all variables after steps from the start."""
+    """Return the values of all variables after a step on each batch from the initial state."""
     training.state.put_back()
     for batch in batches:
         training.step(batch)
@@ -222,7 +222,7 @@ def _trained(training, batches):
 
 
 def _go_on(training, resume, batches):
-    """Train from where ``resume`` is to the last of the batches."""
+    """Train from the position of ``resume`` to the last batch."""
     for _ in resume.epochs(1):
         for batch in batches[resume.step :]:
             training.step(batch)
@@ -231,7 +231,7 @@ def _go_on(training, resume, batches):
 
 
 def _values(model):
-    """Return path and value of all variables but those of metrics, by their identity."""
+    """Return {id: (path, value)} of all variables except those of metrics."""
     of_metrics = {id(each) for each in model.metrics_variables}
     return {
         id(each): (getattr(each, "path", each.name), each.numpy())
@@ -241,7 +241,7 @@ def _values(model):
 
 
 def _unequal(one, other):
-    """Return the paths of the variables of ``one`` that have another value in ``other``, which may have more."""
+    """Return the paths of variables whose values differ; ``other`` may have additional ones."""
     return [path for key, (path, value) in one.items() if not np.array_equal(value, other[key][1], equal_nan=True)]
 
 

@@ -1,4 +1,4 @@
-"""Checks of the data: is what the batches hold what the model and the loss can take, and are they in a good order?"""
+"""Checks of the data: do batches fit the model and the loss, and are they well shuffled?"""
 
 import hashlib
 import math
@@ -16,30 +16,30 @@ from bigtrain_nb.common.quiet import keras, tf
 
 ONE_CLASS = 0.5
 ONE_CLASS_BY_CHANCE = 0.05
-"""Shares of batches that hold one class only: ordered, and not by chance. Of rare classes many batches have none."""
+"""Sorted: single-class batches exceed the first share, but not the second when shuffled, as with a rare class."""
 FEW_CLASSES = 0.5
-"""As many classes in a batch, of those that a shuffled one has. The order within a batch changes nothing."""
+"""Least share of the classes of a shuffled batch. The order within a batch does not matter."""
 REPEATED = 0.2
-"""Share of batches that are equal to the one before."""
+"""Share of batches that are equal to the previous one."""
 AMONG_TRAINING = 0.05
-"""Share of validation's examples that may be among those of training, over what comes by chance."""
+"""Share of validation examples that may overlap with training, in excess of chance."""
 SHARE_FOR_EXAMPLES = 0.05
-"""Of the time that is left, for reading examples of each of both."""
+"""Share of the remaining time for reading the examples of each dataset."""
 SPREAD = 3
 SHIFT = 2
-"""Validation beside training: how many times the deviation, and how many deviations between the means."""
+"""Validation compared with training: the ratio of deviations, and the distance of the means in deviations."""
 COLUMN_SPREAD = 10
 LEAST_ROWS = 50
-"""Of a column of a table how many times the distance of its quartiles, from how many rows on."""
+"""For a column of a table: the ratio of interquartile ranges, and the minimum number of rows."""
 
 
 def runs(training):
-    """Does the model take the batches, and a step of it the first one?"""
+    """Does the model accept the batches, and can it train on the first one?"""
     return fails(training) or _runs_as_far_as_tried(training)
 
 
 def fails(training):
-    """Return what is wrong where the model could not be built for the first batch; None if it could."""
+    """Return a failure if a step on the first batch fails, otherwise None."""
     if training.fails_with is None:
         return None
     given = ", ".join(
@@ -54,7 +54,7 @@ def fails(training):
 
 
 def unread(training):
-    """Return what is wrong where the dataset ended with an error; None if it did not."""
+    """Return a failure if reading the dataset ended with an error, otherwise None."""
     if training.unread is None:
         return None
     return failure(
@@ -96,7 +96,7 @@ def _runs_as_far_as_tried(training):
 
 
 def _failing_batch(training):
-    """Return what is wrong with the first batch that the model does not take, and how many it takes in time."""
+    """Return a failure for the first failing batch, or None, and how many batches passed within the time."""
     until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
     for place, batch in enumerate(training.batches[1:], 1):
         if time.monotonic() > until:
@@ -113,7 +113,7 @@ def _failing_batch(training):
                 return None, place
             words = str(error) if isinstance(error, TrainingRaises) else words_of(error)
             count = len(training.batches)
-            del training.batches[place:]  # one cause, one line: other checks go without them
+            del training.batches[place:]  # one cause, one finding: other checks do without them
             failing = failure(
                 f"Batch {place} of {count} fails, and the first does not: {words.rstrip('.')}.",
                 "Compare its shapes and values with those of the first.",
@@ -123,7 +123,7 @@ def _failing_batch(training):
 
 
 def _are_wrong_targets(training, place):
-    """Return whether the targets of a batch were found wrong, which has a line of its own."""
+    """Return whether the targets of a batch are wrong, which has a separate finding."""
     try:
         return bool(wrong_targets(training, place))
     except (FailingInputs, Skipped):
@@ -162,7 +162,7 @@ def finite(training):
 
 
 def _not_finite_in(batch, place):
-    """Return in words the first part of a batch that has values which are not finite; "" if none has."""
+    """Describe the first part of a batch that has non-finite values; "" if none has."""
     for kind, part in zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True):
         for name, value in named_parts(part, kind):
             bad = ~np.isfinite(tf.cast(value, tf.float32).numpy()) if value.dtype.is_floating else np.zeros(1, bool)
@@ -173,7 +173,7 @@ def _not_finite_in(batch, place):
 
 
 def _trains_all_the_same(training, batch):
-    """Return whether loss and gradients of a batch are finite, or the weights after a step of one's own."""
+    """Return whether loss and gradients of a batch are finite, or the weights after a custom step."""
     if training.has_own_step:
         training.step(batch)
         weights = [weight.numpy() for weight in training.model.trainable_variables]
@@ -206,7 +206,7 @@ def constant(training):
 
 
 def _is_constant(batches):
-    """Return whether all rows of all batches of one tensor are the same numbers."""
+    """Return whether all rows of all batches of one tensor are equal."""
     first = batches[0]
     if len({each.shape[1:] for each in batches}) > 1:
         return False
@@ -214,7 +214,7 @@ def _is_constant(batches):
 
 
 def order(training):
-    """Do examples come sorted by their class, by that of any of the targets?"""
+    """Are examples sorted by the class of any of the targets?"""
     if training.y is None:
         return None
     named = [dict(named_parts(_parts(batch)[1], "targets")) for batch in training.batches]
@@ -237,7 +237,7 @@ def order(training):
 
 
 def _order_of(labels, where):
-    """Say in which order the classes of the batches come."""
+    """Return a finding on the order of the classes in the batches."""
     if len(labels) < 3:
         raise Skipped("from fewer than 3 batches the order of classes cannot be told")
     shuffled = np.random.default_rng(0).permutation(np.concatenate(labels))
@@ -265,7 +265,7 @@ def _order_of(labels, where):
 
 
 def repeated(training):
-    """Does the same batch come again and again?"""
+    """Are batches repeated?"""
     if len(training.batches) < 3:
         raise Skipped("from fewer than 3 batches it cannot be told whether they repeat themselves")
     prints = [_print(batch) for batch in training.batches]
@@ -284,7 +284,7 @@ def repeated(training):
 
 
 def second_pass(training):
-    """Does the dataset give batches again in the second epoch?"""
+    """Does the dataset yield batches again in the second epoch?"""
     again = next(iter(passes(training.data)()), None)
     if again is None:
         return failure(
@@ -296,7 +296,7 @@ def second_pass(training):
 
 
 def validation_alike(training):
-    """Are validation inputs on the scale of those of training?"""
+    """Do validation inputs have the scale of training inputs?"""
     if training.validation is None:
         raise Skipped("give validation= to compare its inputs with those of training")
     try:
@@ -353,7 +353,7 @@ def validation_alike(training):
 
 
 def _drifts(training, name):
-    """Return whether an input of the second half of training's batches is on another scale than that of the first."""
+    """Return whether an input's scale differs between the first and second half of the training batches."""
     half = len(training.batches) // 2
     halves = [training.batches[:half], training.batches[half:]]
     if not half:
@@ -366,7 +366,7 @@ def _drifts(training, name):
 
 
 def _column_of_another_scale(batches, others):
-    """Return in words a column of a table that is on another scale in validation; "" if none is."""
+    """Describe the first table column with another scale in validation; "" if there is none."""
     ours, theirs = (_tables_of(each) for each in (batches, others))
     for name in ours.keys() & theirs.keys():
         one, two = ours[name], theirs[name]
@@ -388,7 +388,7 @@ def _column_of_another_scale(batches, others):
 
 
 def _tables_of(batches):
-    """Return by their names the inputs [examples, columns] of floating numbers, over all batches."""
+    """Return {name: floating-point input [examples, columns]}, concatenated over all batches."""
     found = {}
     for batch in batches:
         for name, part in named_parts(_parts(batch)[0], "inputs"):
@@ -408,13 +408,13 @@ def _never_ends(data):
 
 
 def validation_apart(training):
-    """Are examples of validation among those of training?
+    """Are validation examples also in the training data?
 
-    Inputs are compared whole, by their bytes. Where few inputs are possible, some come again by chance: as many as in
-    training itself, in which those that stand there once only tell how likely a new one is (Good 1953).
+    Inputs are compared by all their bytes. If few inputs are possible, some recur by chance: the expected share is
+    estimated from the training data, where examples that occur once give the probability of a new one (Good 1953).
     """
     if training.validation is None:
-        return None  # the line before says so
+        return None  # the previous finding says so
     if _never_ends(training.data):
         raise Skipped("the training repeats its data forever, and so each of its examples: leave out repeat()")
     if training.without_rows:
@@ -422,11 +422,11 @@ def validation_apart(training):
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
     times = Counter(_inputs_of(passes(training.data)(), seconds))
     of_validation = passes(training.validation)
-    next(iter(of_validation()), None)  # behind a shuffle the second pass has other examples than the first
+    next(iter(of_validation()), None)  # after a shuffle, the second pass has other examples than the first
     theirs = list(_inputs_of(of_validation(), seconds))
     if not theirs:
         raise Skipped("validation has no examples")
-    repeats = math.gcd(*times.values())  # of a dataset that repeats itself each example comes as often
+    repeats = math.gcd(*times.values())  # in a repeated dataset, examples occur equally often
     times = Counter({each: count // repeats for each, count in times.items()})
     read = times.total()
     share = float(np.mean([each in times for each in theirs]))
@@ -444,7 +444,7 @@ def validation_apart(training):
 
 
 def _inputs_of(batches, seconds):
-    """Yield a print of the inputs of each example, of as many as can be read in time."""
+    """Yield a hash of the inputs of each example, until the time is over."""
     until = time.monotonic() + seconds
     for count, batch in enumerate(batches):
         inputs = [_bytes_of(value) for value in keras.tree.flatten(_parts(batch)[0]) if np.ndim(value)]
@@ -455,7 +455,7 @@ def _inputs_of(batches, seconds):
 
 
 def _bytes_of(value):
-    """Return the bytes of each example, the same for equal numbers of another dtype."""
+    """Return the bytes of each example, independent of the dtype for equal values."""
     rows = np.ascontiguousarray(value)
     if rows.dtype.kind == "f" or rows.dtype in ("uint8", tf.bfloat16.as_numpy_dtype):
         rows = rows.astype("float32")
@@ -473,7 +473,7 @@ def _has_scale(value):
 
 
 def _means_and_deviations(inputs):
-    """Return by their names the floating inputs' mean and standard deviation over all batches."""
+    """Return {name: (mean, standard deviation)} of floating-point and uint8 inputs over all batches."""
     of_parts = {}
     for value in inputs:
         for name, part in named_parts(value, "inputs"):
@@ -489,7 +489,7 @@ def _together(sizes, means, variances):
 
 
 def _classes(y):
-    """Return the class of each example of a batch; None if its targets are no classes."""
+    """Return the class of each example of a batch; None if its targets are not classes."""
     if (
         y.ndim == 2
         and y.shape[1] > 1

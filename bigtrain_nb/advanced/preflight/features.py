@@ -1,4 +1,4 @@
-"""Checks of the features: do they come by their names, normalized, counted, and is none the answer in disguise?"""
+"""Checks of the features: matching by name, normalization, sample weights, and target leakage."""
 
 import math
 
@@ -10,17 +10,17 @@ from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 
 LEAST_EXAMPLES = 40
-"""From fewer a threshold may divide the classes at random."""
+"""With fewer, a threshold may separate the classes at random."""
 MOST_FEATURES = 500
 BY_THRESHOLD = 0.99
-"""Share of examples of which a threshold in one feature gives the target."""
+"""Share of examples whose target a threshold in one feature predicts."""
 COMMON = 0.9
-"""Share of the most frequent class: over it a threshold says little."""
+"""Share of the most frequent class above which a threshold is no evidence."""
 CORRELATED = 0.9999
 
 
 def by_name(training):
-    """Do features of a dictionary reach the inputs that have their names?"""
+    """Do the features of a dictionary reach the inputs of the same names?"""
     model, x = training.model, training.x
     if not isinstance(x, dict) or not isinstance(model, Functional):
         return None
@@ -67,7 +67,7 @@ def normalized(training):
 
 
 def weights(training):
-    """Do sample weights let the examples count?"""
+    """Are sample weights nonnegative, and not all zero?"""
     if training.weight is None:
         return None
     all_zero, negative = [], 0
@@ -100,7 +100,7 @@ def weights(training):
 
 
 def answer_in_a_feature(training):
-    """Is a target one of the features, or on which side of a threshold one is?"""
+    """Is a target equal to a feature, or to a feature's side of a threshold?"""
     if training.y is None:
         return None
     named = [dict(named_parts(keras.utils.unpack_x_y_sample_weight(batch)[1], "targets")) for batch in training.batches]
@@ -120,7 +120,7 @@ def answer_in_a_feature(training):
 
 
 def _answer(training, batches, name):
-    """Return what is found of one tensor of targets, None for nothing, and the number of features looked at."""
+    """Return a finding on one tensor of targets, or None, and the number of features examined."""
     if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
         raise Skipped("they are not one number for each example")
     y = np.concatenate(batches)
@@ -140,7 +140,7 @@ def _answer(training, batches, name):
     count, one_hot = 0, {}
     for feature, values in _columns(training):
         if len(values) != len(y):
-            continue  # not a row for each example
+            continue  # no row for each example
         count += 1
         if is_class and len(classes) > 2:
             one_hot.update(dict.fromkeys(_class_told_by(values, y, classes), feature))
@@ -172,7 +172,7 @@ def _is_answer(found):
 
 
 def _columns(training):
-    """Yield each feature that is a number for each example: its name, and its values over all batches."""
+    """Yield the name and values over all batches of each feature with one number for each example."""
     inputs = [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in training.batches]
     yielded = 0
     for name, first in named_parts(inputs[0], "input"):
@@ -180,7 +180,7 @@ def _columns(training):
             continue
         of_batches = [np.asarray(dict(named_parts(each, "input")).get(name), "float64") for each in inputs]
         if len({each.shape[1:] for each in of_batches}) > 1:
-            continue  # as sequences, each batch as long as its longest
+            continue  # such as sequences padded by batch
         values = np.concatenate(of_batches)
         for column in range(values.shape[1] if values.ndim == 2 else 1):
             if yielded == MOST_FEATURES:
@@ -191,7 +191,7 @@ def _columns(training):
 
 
 def _share_by_threshold(values, y, classes):
-    """Return the largest share of examples that a threshold gives right; for several classes, that intervals do."""
+    """Return the largest share of targets that a threshold, or an interval for each of several classes, predicts."""
     order = np.argsort(values, kind="stable")
     values, y = values[order], y[order]
     last_of_its_value = np.append(values[1:] != values[:-1], True)
@@ -206,7 +206,7 @@ def _share_by_threshold(values, y, classes):
 
 
 def _class_told_by(values, y, classes):
-    """Return, in a list, the class of which a feature of two values says whether an example has it; else none."""
+    """Return a list with the class that a feature of two values indicates; empty without one."""
     least, most = values.min(), values.max()
     has_two = least < most and ((values == least) | (values == most)).all()
     kinds = [values == least, values == most] if has_two else []

@@ -1,7 +1,7 @@
-"""Does memory grow from pass to pass in `fit`, and what keeps it?
+"""Does memory grow from pass to pass in `fit`, and what causes it?
 
-Three short passes over the user's data are trained. The first makes what all later ones use, so that only what the
-second and the third add is compared: tracings, lists that grow with every step, and the resident set.
+The model trains for three short passes over the user's data. The first allocates what later ones reuse, so only the
+growth in the second and third is compared: tracings, lists that grow with every step, and resident memory.
 """
 
 import gc
@@ -22,21 +22,21 @@ from bigtrain_nb.common.words import amount
 PASSES = 3
 MOST_STEPS = 12
 LEAST_STEPS = 3
-"""Of a pass. Lists that grow by chance do so less often."""
+"""Steps in a pass. Lists that happen to grow do so less often."""
 SHARE_OF_TIME = 0.2
-"""Of the time that is left, for each pass."""
+"""Share of the remaining time for each pass."""
 GROWS = 8 * 2**20
-"""Bytes that the second and the third pass must both add. Of small healthy trainings the second added at most 0.44 MiB,
-and the third 0.05 MiB (CPU, November 2026); allocators keep more for large ones, which they may use again."""
+"""Bytes that the second and the third pass must both add. In small healthy trainings the second added at most 0.44 MiB
+and the third 0.05 MiB (CPU, November 2026); for large ones, allocators keep more, which they may reuse."""
 STEADY = 0.5
-"""Of what the second pass adds, the least that the third must add: what dies out is no leak."""
+"""Least ratio of the third pass's growth to the second's: growth that decays is not a leak."""
 _KEEPING = list, dict, set, deque
 _TRACED = type(tf.function(lambda: None))
 
 
 @needs("step", "loss")
 def growth(training):
-    """Do later passes add tracings, elements of lists, or memory?"""
+    """Do later passes add tracings, list elements, or memory?"""
     source = batches_of(training.data)
     if _caches_without_end(source):
         size = amount(sum(number_of_bytes(part) for part in keras.tree.flatten(training.first)), "bytes")
@@ -52,16 +52,16 @@ def growth(training):
 
 
 class _Seen:
-    """What this process holds after a pass of so many ``steps``: ``resident`` bytes, ``tracings``, and its lists.
+    """Memory state after a pass of ``steps`` steps: ``resident`` bytes, number of ``tracings``, and all lists.
 
-    ``resident_now``: with what was noted here, which is no growth of the next pass.
+    ``resident_now`` includes this object, so that it does not count as growth of the next pass.
     """
 
     def __init__(self, steps):
         gc.collect()
         self.steps = steps
         self.resident = _resident_now()
-        # isinstance would ask proxies whose object is gone
+        # isinstance would access dead weak proxies
         things = [one for one in gc.get_objects() if issubclass(type(one), (_TRACED, *_KEEPING))]
         self.tracings = sum(one.experimental_get_tracing_count() for one in things if type(one) is _TRACED)
         kept = [one for one in things if issubclass(type(one), _KEEPING) and getattr(one, "maxlen", None) is None]
@@ -82,7 +82,7 @@ def _caches_without_end(source):
 
 
 def _trained_passes(training, source):
-    """Train short passes as `fit` does, and return what was seen after each; one without end goes on where it was."""
+    """Train short passes as `fit` does, and return a `_Seen` for each; an infinite dataset is read on."""
     goes_on = isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
     start = passes(training.data)
     seen, batches = [], None
@@ -95,7 +95,7 @@ def _trained_passes(training, source):
 
 
 def _steps(training, train, batches):
-    """Take steps on batches, and return how many."""
+    """Train on batches until the limit of steps or time; return the number of steps."""
     until = training.seconds_left * (1 - SHARE_OF_TIME)
     for step in range(MOST_STEPS):
         if step >= LEAST_STEPS and training.seconds_left < until:
@@ -114,7 +114,7 @@ def _one(batch):
 
 
 def _tracings(seen, steps):
-    """Say how many tracings each later pass adds."""
+    """Return a finding if each later pass adds tracings."""
     added = [after.tracings - before.tracings for before, after in pairwise(seen)]
     if min(added) <= 0:
         return None
@@ -131,7 +131,7 @@ def _tracings(seen, steps):
 
 
 def _lists(seen, steps):
-    """Say which list or dictionary each step makes longer."""
+    """Return a finding on the list or dictionary that grows most."""
     first, second, third = seen
     growing = []
     for key, (one, length) in first.lists.items():
@@ -152,7 +152,7 @@ def _lists(seen, steps):
 
 
 def _name_of(one):
-    """Return the name under which an object, or the module that it is in, has a list; "" if none is found."""
+    """Return the name of a list as an attribute or in its module; "" if none is found."""
     for holder in gc.get_referrers(one):
         if isinstance(holder, dict):
             names = [key for key, value in list(holder.items()) if value is one and isinstance(key, str)]
@@ -162,7 +162,7 @@ def _name_of(one):
 
 
 def _resident(seen, steps):
-    """Say by how much the resident set grew in the second and the third pass."""
+    """Return a finding on the growth of resident memory in the second and third pass."""
     added = [after.resident - before.resident_now for before, after in pairwise(seen)]
     words = f"Of {PASSES} passes of {steps} steps the second and the third added {' and '.join(map(_signed, added))}"
     words += f" to the {amount(seen[0].resident, 'bytes')} that this process holds"

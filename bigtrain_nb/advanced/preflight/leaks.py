@@ -1,7 +1,6 @@
-"""Checks for leaks: an output that depends on what it must not. Inputs are changed, and outputs compared.
+"""Checks for leaks: outputs that depend on inputs that they must not see. Inputs are changed, and outputs compared.
 
-That works with integers, dictionaries and layers of NumPy too, and sees what goes through an argmax, where gradients
-would not.
+Unlike gradients, this works with integers, dictionaries and NumPy layers, and through an argmax.
 """
 
 from itertools import product
@@ -16,34 +15,34 @@ from bigtrain_nb.common.quiet import keras, tf
 
 LEAK = 1e-4
 LEAK_16_BITS = 2e-2
-"""Of the largest output. 44 healthy models gave exactly 0; in 16 bits another order of sums may be seen."""
+"""Relative to the largest output. 44 healthy models gave exactly 0; in 16 bits the order of sums may matter."""
 SAME_TOKENS = 0.95
-"""Share of targets that are inputs at another place: by chance a few are."""
+"""Share of targets that equal inputs at another position: a few do by chance."""
 OF_TRAINING = (
     keras.layers.Dropout,
     keras.layers.AlphaDropout,
     keras.layers.GaussianDropout,
     keras.layers.GaussianNoise,
 )
-"""Layers that are to do nothing in evaluation."""
+"""Layers that must be inactive in evaluation."""
 FURTHEST = 4
-"""Places by which targets are looked for among the inputs."""
+"""Largest offset in the search for targets among the inputs."""
 FITTED = ", up to a factor and a constant,"
 MOST_COLUMNS = 100
-"""Of an input [examples, length, columns] that are compared with targets of one."""
+"""Columns of an input [examples, length, columns] that are compared with targets."""
 GRADIENT_OF_PADDING = 1e-6
-"""Share of the loss's gradient at padded places; healthy models gave exactly 0."""
+"""Share of the loss's gradient at padded positions; healthy models gave exactly 0."""
 
 
 def across_examples(training):
-    """Do outputs of an example depend on other examples of the batch?"""
+    """Do an example's outputs depend on other examples of the batch?"""
     if training.has_own_step:
         raise Skipped("the model has a custom train_step, which may call its parts in any way")
     examples = training.examples
     if examples < 4:
         raise Skipped(f"the batch has only {examples} examples")
 
-    # Whole numbers beside tensors with other rows may say which of these belong to which example, as lengths of graphs
+    # Next to tensors with other rows, integers may assign these rows to examples, such as lengths of graphs
     kept = training.without_rows
     x = keras.tree.map_structure(lambda value: _with_other_ends(training, value, keeps_counts=bool(kept)), training.x)
     if all(one is two for one, two in zip(*map(keras.tree.flatten, (x, training.x)), strict=True)):
@@ -57,7 +56,7 @@ def across_examples(training):
     largest = 0.0
     for one, two in zip(before, after, strict=True):
         one, two = one[1:-1], two[1:-1]
-        if len(one.shape) == 2 and one.shape[1] == examples:  # each example beside each other: as in contrastive losses
+        if len(one.shape) == 2 and one.shape[1] == examples:  # all pairs of examples, as in contrastive losses
             one, two = one[:, 1:-1], two[:, 1:-1]
         largest = max(largest, change_of(one, two))
     if largest > _threshold(training.model):
@@ -73,7 +72,7 @@ def across_examples(training):
 
 
 def _with_other_ends(training, value, keeps_counts):
-    """Return a tensor of inputs with its first and last example replaced; itself where that changes nothing."""
+    """Return an input tensor with its first and last example replaced, or unchanged if they cannot be."""
     if not training.has_rows(value) or (keeps_counts and not value.dtype.is_floating):
         return value
     rows = value.numpy()
@@ -85,7 +84,7 @@ def _with_other_ends(training, value, keeps_counts):
 
 
 def its_answer(training):
-    """Are the targets among the inputs that an output may see?"""
+    """Are the targets among the inputs that an output depends on?"""
     found = [
         _answer_within(training, name, y)
         for name, y in named_parts(training.y, "targets")
@@ -96,7 +95,7 @@ def its_answer(training):
 
 
 def _answer_within(training, targets, y):
-    """Say whether one tensor of targets is among the inputs; None if it is not."""
+    """Return a finding if one tensor of targets is among the inputs, otherwise None."""
     inputs = keras.tree.flatten(training.x)
     counted = _counted(training, y.shape)
     answer = _place_of_answer(inputs, y, counted)
@@ -187,7 +186,7 @@ def padding(training):
     where = "" if name == "inputs" else f" of {name}"
     padded = _padded(tokens)
     outputs = training.outputs(training.x)
-    # Copies: Keras' losses would take what stands before a softmax or a sigmoid, and no gradient reaches the outputs
+    # Copies: Keras' losses would use the inputs of a softmax or sigmoid, and no gradient would reach the outputs
     copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
     of_places = [each for each in copies if tuple(each.shape[:2]) == tokens.shape and each.dtype.is_floating]
     with tf.GradientTape() as tape:
@@ -238,9 +237,9 @@ def _counted(training, shape):
 
 
 def _place_of_answer(inputs, y, counted):
-    """Return which input has the targets, as which copy in words, at which offset, and at what share of places.
+    """Return the index of the input with the targets, a description of the copy, its offset and share of positions.
 
-    None if none has. The same numbers go before those with a factor and a constant, and the nearest offset is taken.
+    None if there is none. Equal values take precedence over those up to a factor and a constant, then small offsets.
     """
     y = _as_classes(y.numpy())
     found = []
@@ -261,14 +260,14 @@ def _place_of_answer(inputs, y, counted):
 
 
 def _as_classes(values):
-    """Return [examples, length] of classes where [examples, length, classes] is one-hot, else the values."""
+    """Return classes [examples, length] for one-hot values [examples, length, classes], otherwise the values."""
     if values.ndim == 3 and values.shape[2] > 2 and set(np.unique(values)) == {0, 1} and (values.sum(-1) == 1).all():
         return values.argmax(-1)
     return values[:, :, 0] if values.ndim == 3 and values.shape[2] == 1 else values
 
 
 def _copies(x, y):
-    """Yield how an input may be that of targets, in words, and it in their shape."""
+    """Yield (description, values) of an input and its columns that have the shape of the targets."""
     whole = _as_classes(x)
     if whole.ndim == y.ndim and (y.ndim == 2 or whole.shape == y.shape):
         yield "", whole
@@ -278,9 +277,9 @@ def _copies(x, y):
 
 
 def _share_equal(x, y, counted, offset, fits):
-    """Return the share of counted places t at which y[t] is x[t + offset], of those that are not padding.
+    """Return the share of counted, unpadded positions t where y[t] equals x[t + offset].
 
-    ``fits``: floating numbers up to a factor and a constant.
+    ``fits``: compare floating-point values up to a factor and a constant.
     """
     length = y.shape[1] - offset
     x, y, counted = x[:, offset:], y[:, :length], counted[:, :length]
@@ -291,12 +290,12 @@ def _share_equal(x, y, counted, offset, fits):
         if y.ndim == 2:
             counted = counted & (y != 0)
     equal = equal.reshape(*equal.shape[:2], -1).all(-1)
-    constant = counted.any() and len(np.unique(y[counted])) < 3  # all places alike are equal at any offset
+    constant = counted.any() and len(np.unique(y[counted])) < 3  # constant values are equal at any offset
     return 0.0 if constant or not counted.any() else float(equal[counted].mean())
 
 
 def _fitted(x, y, counted):
-    """Return ``x`` times the factor, and with the constant, that bring it nearest to ``y``."""
+    """Return the least-squares fit of ``y`` by a factor times ``x`` plus a constant."""
     given, wanted = (each[counted].astype("float64").ravel() for each in (x, y))
     if not np.isfinite(given).all() or not np.isfinite(wanted).all() or given.size < 3 or given.std() == 0:
         return x
@@ -305,14 +304,14 @@ def _fitted(x, y, counted):
 
 
 def _sees_later(training, inputs, place):
-    """Return how much outputs before the middle change when the inputs from the middle on change."""
+    """Return how much outputs of the first half change when the second half of the inputs changes."""
     value = inputs[place].numpy()
     middle = value.shape[1] // 2
     other = value.copy()
     other[:, middle:] = np.roll(value, 1, 0)[:, middle:] if len(value) > 1 else value[:, middle:][:, ::-1]
     if value.dtype.kind == "f":
         other[:, middle:] += value.std()
-    else:  # not to 0, which may be padding and make another mask
+    else:  # not to 0, which may be padding and change the mask
         highest = max(1, int(value.max()))
         other[:, middle:] = np.where(value[:, middle:] > 0, value[:, middle:] % highest + 1, value[:, middle:])
     changed = list(inputs)
@@ -332,16 +331,16 @@ def _sees_later(training, inputs, place):
 
 
 def _padded_input(training):
-    """Return the name and the tokens [examples, length] of the padded input that the outputs stand for; None if none.
+    """Return name and tokens [examples, length] of the padded input that corresponds to the outputs; None without one.
 
-    Of several sequences, as a source and what is written of it, that is the one that is padded where the targets are,
-    or their sample weights are 0. Raises Skipped where that cannot be told.
+    Of several sequences, such as source and translation, it is the one padded like the targets or their sample weights.
+    Raises Skipped if that is ambiguous.
     """
     sequences = {}
     for name, value in named_parts(training.x, "inputs"):
         if value.dtype.is_integer and len(value.shape) == 2 and value.shape[1] > 2 and training.has_rows(value):
             sequences[name] = value.numpy()
-    kinds = {name: tokens for name, tokens in sequences.items() if tokens.max() <= 1}  # as masks, and parts of a pair
+    kinds = {name: tokens for name, tokens in sequences.items() if tokens.max() <= 1}  # such as masks and segment ids
     sequences = {name: tokens for name, tokens in sequences.items() if name not in kinds} or kinds
     padded = {name: tokens for name, tokens in sequences.items() if _has_padding(tokens)}
     if not padded:
@@ -363,26 +362,26 @@ def _has_padding(tokens):
 
 
 def _is_padded_like(targets, tokens):
-    """Return whether nearly all rows of targets or weights end with those of tokens, or one place before."""
+    """Return whether the padding of nearly all rows of targets or weights is that of tokens, or one longer."""
     targets = targets.reshape([*targets.shape[:2], -1]).max(-1)
     if targets.shape != tokens.shape:
         return False
-    targets = np.where(targets < 0, 0, targets)  # a class that is not counted, as -1 and -100
+    targets = np.where(targets < 0, 0, targets)  # an ignored class, such as -1 or -100
     later = _padded(targets).sum(1) - _padded(tokens).sum(1)
     return ((later == 0) | (later == 1)).mean() >= SAME_TOKENS
 
 
 def _padded(tokens):
-    """Return where zeros stand with nothing but zeros after them, or before them: at the end of a row, or its start."""
+    """Return a mask of the zeros at the end of each row, or of those at the start if these are more."""
     at_end = np.flip(np.cumsum(np.flip(tokens != 0, 1), 1), 1) == 0
     at_start = np.cumsum(tokens != 0, 1) == 0
     return at_end if at_end.sum() >= at_start.sum() else at_start
 
 
 def _mask_lost_at(training):
-    """Return the name of the first operation that gets a mask and hands none on; "" if there is no mask at all.
+    """Return the name of the first operation that gets a mask and does not pass it on; "" without any mask.
 
-    Keras drops masks at ``x + layer(x)``, and where a layer without supports_masking stands between.
+    Keras drops masks at ``x + layer(x)``, and at a layer without supports_masking.
     """
     calls = []
     around = []
@@ -390,7 +389,7 @@ def _mask_lost_at(training):
     def note(layer, call, *args, **kwargs):
         given = [each for each in keras.tree.flatten((args, kwargs)) if tf.is_tensor(each)]
         rows = [each for each in given if each.dtype.is_floating and len(each.shape) >= 3]
-        if rows and not around:  # what a layer calls inside it, it may give its mask in other ways
+        if rows and not around:  # not inner calls, which may get the mask in other ways
             calls.append((layer.name, any(mask_of(each) is not None for each in rows)))
         if not isinstance(layer, keras.Model):
             around.append(layer)

@@ -1,6 +1,6 @@
 """Checks of the loss: does it fit the outputs, where does it start, and does it fall on one batch?
 
-The yardstick for any loss is that of the best constant predictor: what a model reaches that ignores its inputs.
+The reference for any loss is the best constant predictor: the best model that ignores its inputs.
 """
 
 import math
@@ -18,48 +18,48 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
 SUM_OF_PROBABILITIES = 0.02
-"""By which the sum of outputs may differ from 1; 16 bits round."""
+"""Tolerance for a sum of outputs of 1; 16 bits round."""
 DRAWS = 4
-"""Of random heavy weights: with one draw a regression may look like probabilities by chance."""
+"""Number of draws of large random weights: with one, a regression may look like probabilities by chance."""
 OUTSIDE = 0.02
-"""Share of targets that no output can reach."""
+"""Allowed share of targets that no output can reach."""
 CALLS_FOR_CONSTANT = 40
-"""Of the loss. From the mean of the targets, or as a softmax, it takes some ten."""
+"""Limit on calls of the loss. From the mean of the targets, or as a softmax, about ten are needed."""
 STEPS = 200
 SHARE_OF_TIME = 0.5
-"""Of the time that is left to a check, for the steps on one batch, and for the best constant predictor."""
+"""Share of a check's remaining time for the steps on one batch, and for the best constant predictor."""
 FALLS_TO = 0.6
-"""Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
+"""Relative to the best constant predictor: below, the model uses its inputs. Healthy ones get there in 200 steps."""
 FALLS = 0.9
-"""Of its start, for a loss that compares examples, of which nobody knows how far it can fall."""
+"""Relative to the start, for a loss that compares examples, whose minimum is unknown."""
 NO_MEASURE = "It compares the examples of a batch, so that the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
-"""Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
+"""Relative change of an example's gradient above which the loss compares examples."""
 RISES = 2
-"""Times its start. Of 44 healthy trainings the most was 1.01; faulty ones gave 2.76 and more."""
+"""Relative to the start. 44 healthy trainings gave at most 1.01; faulty ones gave 2.76 or more."""
 RUNS_AWAY = 1000
-"""Times the start, or times 1: losses of two networks that play against each other rise too, but not so far."""
+"""Relative to the start, or to 1 if larger: the losses of adversarial networks rise too, but less."""
 SCALE = 2.5
 SCALE_FALLS = 3
-"""Inputs are of the wrong scale if the loss starts over 2.5 times that of the best constant, and standardised inputs
-bring it down by 3. Healthy trainings start at 1.0 to 2.9 constants, so the first alone says little."""
+"""Inputs have the wrong scale if the loss starts above 2.5 times the best constant, and standardized inputs reduce the
+excess by a factor of 3. Healthy trainings start at 1.0 to 2.9 constants, so the first alone is weak evidence."""
 LOSS_OF_RAW_TARGETS = 1000
-"""Times the spread of targets by which the loss of a regression may start: a mean of 30 deviations."""
+"""Multiple of the best constant at which a regression's loss may start: a mean of about 30 deviations."""
 DEAD = 1.0
 MANY_DEAD = 0.5
-"""Shares of a layer's units that are 0 for all examples: nothing passes; or half of its width is paid for in vain."""
+"""Shares of a layer's units that are 0 for all examples: all blocked, or half of the width wasted."""
 LARGE = 100
-"""Deviation of what is added to a weight to bring units back that are dead."""
+"""Deviation of the noise that is added to a weight to revive dead units."""
 FROZEN = 0.01
-"""Share of the model's weights in frozen layers that are as they were made."""
+"""Share of the model's parameters in frozen layers with initial weights."""
 _CONSTANTS = {"bias": (0, 1), "beta": 0, "gamma": 1, "moving_mean": 0, "moving_variance": 1}
-"""What is not drawn at random when a layer is made; in the bias of an LSTM a part is 1."""
+"""Initial values that are not random; part of the bias of an LSTM is 1."""
 _CONSTANTS_WORDS = "biases or statistics are"
 LEAST_DRAWN = 500
 MOST_COMPARED = 20_000
 BY_CHANCE = 0.01
-"""Values of a weight, at least and at most, that are set beside those of its initializer, and how likely these are to
-look so different by chance."""
+"""Least and most values of a weight that are compared with those of its initializer, and the significance level of the
+test."""
 
 
 def logits(training):
@@ -127,7 +127,7 @@ def output_range(training):
 
 
 def start(training):
-    """Where does the loss start, beside that of the best constant predictor?"""
+    """How does the initial loss compare with the best constant predictor?"""
     training.refuse_own_step()
     first = float(training.loss_of(training.first))
     if not math.isfinite(first):
@@ -165,7 +165,7 @@ def start(training):
 
 
 def gradient(training):
-    """Does each weight that trains get a gradient?"""
+    """Does each trainable weight get a gradient?"""
     training.refuse_own_step()
     weights = training.model.trainable_variables
     if not weights:
@@ -238,8 +238,8 @@ def dead(training):
 def frozen(training):
     """Are layers frozen that have never been trained?
 
-    A bias that is still 0, or batch statistics of mean 0 and variance 1, show that. Without them the values are
-    set beside what the layer's initializer draws, which tells less.
+    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1. Without them the weights'
+    distribution is compared with that of the layer's initializer, which is weaker evidence.
     """
     if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
         return None  # frozen on purpose
@@ -288,9 +288,9 @@ def _how_it_is(layer):
 
 
 def _is_drawn_by(initializer, weight):
-    """Return whether values are distributed as an initializer draws them, by the test of Kolmogorov and Smirnov.
+    """Return whether values have the distribution of an initializer, by the Kolmogorov-Smirnov test.
 
-    None where it draws none of this rank.
+    None if the initializer does not support this rank.
     """
     again = type(initializer).from_config({**initializer.get_config(), "seed": 1})
     try:
@@ -306,7 +306,7 @@ def _size(layer):
 
 
 def one_batch(training):
-    """Does the loss fall on one batch, with the optimizer as it is, and is its rate too large?"""
+    """Does the loss fall on one batch with the given optimizer, and is the learning rate too large?"""
     if training.has_own_step:
         return _own_steps(training)
     loss = float(training.loss_of(training.first))
@@ -374,9 +374,9 @@ def one_batch(training):
 
 
 def compares_examples(training):
-    """Return whether the loss of an example depends on the outputs of others, as those of contrasts and ranks do.
+    """Return whether an example's loss depends on the outputs of others, as in contrastive and ranking losses.
 
-    Shown by the gradient at the first example's outputs, when the outputs of the others go from one to the next.
+    The evidence is a change of the gradient at the first example's outputs when the others' outputs are rotated.
     """
     if training.known_to_compare is None:
         training.known_to_compare = _compares_examples(training)
@@ -404,7 +404,7 @@ def _compares_examples(training):
 
 
 def _of_any_sign(training, start):
-    """Say only whether a loss that can be below 0 runs away on one batch."""
+    """Return a failure if a loss that can be negative diverges on one batch; otherwise raise Skipped."""
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
     if _runs_away(start, max(losses)):
         return _ran_away("the loss", start, max(losses), len(losses))
@@ -424,7 +424,7 @@ def _ran_away(name, start, highest, steps):
 
 
 def _stands_still(training):
-    """Tell whether a schedule has run to a rate of 0."""
+    """Return whether a schedule has ended at a learning rate of 0."""
     optimizer = innermost(training.model.optimizer)
     if isinstance(optimizer.learning_rate, keras.Variable):
         return False
@@ -436,9 +436,9 @@ def _stands_still(training):
 
 
 def best_constant(training):
-    """Return the loss of the best output that is the same for all examples and places, found through the loss itself.
+    """Return the loss of the best output that is the same for all examples and positions.
 
-    It is sought by L-BFGS, as logits where outputs are probabilities, from the mean of the targets on else.
+    L-BFGS minimizes the loss, over logits if outputs are probabilities, otherwise from the mean of the targets.
     """
     training.refuse_own_step()
     if training.known_constant is not None:
@@ -475,7 +475,7 @@ def best_constant(training):
 
 
 def _constant_like(output, target, draws):
-    """Return how many numbers make an output that is the same for all examples, and the function that makes it."""
+    """Return the number of parameters of a constant output, and the function that builds it from them."""
     width = output.shape[-1] if len(output.shape) > 1 else 1
     unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
     simplex = unit and width > 1 and all(np.abs(draw.sum(-1) - 1).max() < SUM_OF_PROBABILITIES for draw in draws)
@@ -494,13 +494,13 @@ def _constant_like(output, target, draws):
         if len(output.shape) == 1:
             vector = vector[0]
         constant = tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
-        return with_mask(constant, mask_of(output))  # where that is 0 the loss does not count
+        return with_mask(constant, mask_of(output))  # masked positions do not count
 
     return width, make
 
 
 def _draws_of_all(training):
-    """Return the `_draws` of each output by its place; none where the loss is the model's own affair."""
+    """Return {index of an output: its `_draws`}; empty for a custom loss in the model."""
     try:
         return {pair.place: _draws(training, pair) for pair in training.pairs()}
     except Skipped:
@@ -508,7 +508,7 @@ def _draws_of_all(training):
 
 
 def _draws(training, pair):
-    """Return the output of a `Pair` under some random heavy draws of all weights, as arrays of float64."""
+    """Return the current output of a `Pair` and those with large random weights, as float64 arrays."""
     weights = training.model.trainable_variables
     before = [weight.numpy() for weight in weights]
     random = np.random.default_rng(0)
@@ -536,7 +536,7 @@ def _one_hot(y):
 
 
 def _loss_of_standard_inputs(training):
-    """Return the loss of the first batch with each floating input at mean 0 and deviation 1; None if there is none."""
+    """Return the loss of the first batch with standardized floating-point and uint8 inputs; None without any."""
     changed = False
 
     def standard(value):
@@ -556,7 +556,7 @@ def _loss_of_standard_inputs(training):
 
 
 def _largest_input(training):
-    """Return in words which input has the largest numbers."""
+    """Describe the input with the largest values."""
     sizes = {}
     for name, value in named_parts(training.x, "inputs"):
         if value.dtype.is_floating or value.dtype == tf.uint8:
@@ -568,7 +568,7 @@ def _largest_input(training):
 
 
 def _still_silent_after_a_step(training, silent):
-    """Return those without a gradient after some steps too: what starts at 0, as LoRA's, gets its gradient later."""
+    """Return the weights without a gradient even after some steps; next to zero weights, as in LoRA, it comes later."""
     for _ in range(3 * training.steps_of_an_update):
         training.step(training.first)
     _, gradients = training.gradients(training.first, training=True)
@@ -577,7 +577,7 @@ def _still_silent_after_a_step(training, silent):
 
 
 def _moves_outputs(training, weight, before, places, deviation):
-    """Return whether outputs at ``places`` change when random numbers of this deviation are added to a weight."""
+    """Return whether outputs at ``places`` change when noise of this deviation is added to a weight."""
     training.state.put_back()
     value = weight.numpy()
     weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
@@ -588,7 +588,7 @@ def _moves_outputs(training, weight, before, places, deviation):
 
 
 def _places_with_a_loss(training, outputs):
-    """Return which of the outputs, flattened, have a loss; all where that cannot be told."""
+    """Return the indices of the flattened outputs with a loss; all if that is unknown."""
     try:
         return {pair.place for pair in training.pairs()}
     except Skipped:
@@ -596,14 +596,14 @@ def _places_with_a_loss(training, outputs):
 
 
 def _dead_layers(training):
-    """Return names of relu layers that are 0 for all examples of four batches, of those half of it, and a count."""
+    """Return the names of relu layers with only dead units in four batches, of those with mostly dead ones, a count."""
     alive, names = {}, {}
 
     def note(layer, call, *args, **kwargs):
         output = call(*args, **kwargs)
         if tf.is_tensor(output) and len(output.shape) > 1:
             above = tf.reduce_any(output > 0, range(len(output.shape) - 1)).numpy()
-            place = id(layer), above.shape  # one layer may stand at several widths
+            place = id(layer), above.shape  # a layer may be called at several widths
             names[place] = layer.path or layer.name
             alive[place] = alive.get(place, False) | above
         return output
@@ -623,14 +623,14 @@ def _is_relu(layer):
 
 
 def _steps(training, seconds, enough):
-    """Return the loss of one batch in each of at most `STEPS` steps on it; it ends where it is ``enough``."""
+    """Return the losses of at most `STEPS` steps on one batch; stop at a loss of at most ``enough``."""
     until = None
     losses = []
     while len(losses) < STEPS:
         losses.append(training.loss_of_step(training.first))
         if not math.isfinite(losses[-1]) or losses[-1] <= enough or (until and time.monotonic() > until):
             break
-        until = until or time.monotonic() + seconds  # the first step also makes what later ones find
+        until = until or time.monotonic() + seconds  # the first step includes setup
     return losses
 
 
@@ -642,7 +642,7 @@ def _steps_at(training, rate, constant):
 
 
 def _own_steps(training):
-    """Take some steps of a `train_step` of somebody's own on one batch, and look at the numbers that it returns."""
+    """Take some steps of a custom `train_step` on one batch, and check the logs that it returns."""
     training.refuse_spoiled("step")
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     logs = []

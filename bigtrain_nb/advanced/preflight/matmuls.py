@@ -1,4 +1,4 @@
-"""Do the products of matrices compute in the 16 bits of the policy? Those that do not take longer on a GPU."""
+"""Are matmuls computed in the 16 bits of the policy? Others are slower on a GPU."""
 
 from bigtrain_nb.advanced.preflight.report import ok, warning
 from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
@@ -7,7 +7,7 @@ from bigtrain_nb.common.words import number
 
 
 def products(training):
-    """Are the products of the forward pass in the policy's 16 bits? Read from the graph; nothing is computed."""
+    """Are the forward pass's matmuls in the policy's 16 bits? Read from the graph, without running it."""
     sixteen = sixteen_bits_of(training.model)
     if sixteen is None:
         return None

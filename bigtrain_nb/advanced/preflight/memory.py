@@ -1,4 +1,4 @@
-"""How full is the device's memory while steps of `fit` run?"""
+"""Peak device memory while steps of `fit` run."""
 
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
@@ -7,13 +7,13 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 
 NEAR = 0.85
-"""Of the memory that there is: a longer batch, validation or another program may take the rest."""
+"""Share of the memory: a longer batch, validation or another program may need the rest."""
 STEPS = 3
 
 
 @needs("step", "loss")
 def memory(training):
-    """Measure the peak while traced steps run on the first batch, with all that this process holds already."""
+    """Measure peak memory while traced steps run on the first batch, including prior allocations of this process."""
     gpu = "GPU:0" if tf.config.list_logical_devices("GPU") else None
     has = gpu_memory() if gpu else memory_limit()
     if has is None:
@@ -46,7 +46,7 @@ def _take_steps(training):
 
 
 def train_function_of(model):
-    """Return a new traced function that takes steps as `fit` does; the model's own stays as it was."""
+    """Return a new traced function that takes steps as `fit` does; the model's own is unchanged."""
     before = model.train_function
     model.make_train_function(force=True)
     train, model.train_function = model.train_function, before

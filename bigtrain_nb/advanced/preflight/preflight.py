@@ -1,7 +1,7 @@
-"""One call that examines a training before it runs: the order of the checks, the time limit, what is left as it was.
+"""One call that checks a training before it runs: the order of the checks, the time limit, restoring the state.
 
-The checks stand in files by group, each a dictionary {what is examined: function of a `Training`}. A check returns a
-finding, or None if it has nothing to say of this kind of training, or raises `Skipped` with the reason.
+Each group of checks has a file, with a dictionary {name: function of a `Training`}. A check returns a finding, or None
+if it does not apply to this kind of training, or raises `Skipped` with the reason.
 """
 
 import sys
@@ -62,11 +62,11 @@ LAST = (
     "stopped and resumed",
     "saved and loaded",
 )
-"""What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
+"""Slow checks, which get a share of the remaining time after the quick ones."""
 SHARES = {"overfit one batch": 3}
-"""Of the time: as many as other single checks of the last, and groups, have together."""
+"""Shares of the time, relative to the single share of other slow checks and of groups."""
 SILENT_SECONDS = 10
-"""After which it says what it does where no bar of progress is shown."""
+"""Interval for printing the current check if no progress bar is shown."""
 
 RUNS = "the model takes the batch"
 _NAN = "Outputs of the first batch are NaN after 0 steps, though the batch is finite."
@@ -87,40 +87,39 @@ def preflight(
     minutes: float = 3,
     checks: Sequence[str] | None = None,
 ) -> Preflight:
-    """Examine a training before it runs; return a `Preflight`: lines of ok, warning, error or skipped.
+    """Check a training before it runs; return a `Preflight`: lines of ok, warning, error or skipped.
 
-    ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
-    `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. Where a task of KerasHub has a preprocessor,
-    they are of texts. ``checks``: groups, of "data", "leaks", "loss", "accumulation", "precision", "memory" and
-    "checkpointing", or single lines of a report, as "overfit one batch"; default: all. After ``minutes`` no check
-    begins, and one that has begun ends at its next call of the model; the lines say so. Each group of checks has a
-    share of that time, and what others leave of theirs.
-    Where no bar of progress can be shown, a line to stderr says which check begins, if ten seconds have passed.
+    ``model`` is compiled; ``data`` is the dataset for `fit`, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
+    `Pipeline` or a list of batches, and ``validation`` that for `evaluate`. For KerasHub tasks with a preprocessor they
+    contain strings. ``checks``: groups, of "data", "leaks", "loss", "accumulation", "precision", "memory" and
+    "checkpointing", or single checks, such as "overfit one batch"; default: all. After ``minutes`` no check begins, and
+    a running one ends at its next call of the model; the report says so. Each group of checks gets a share of that
+    time, plus the time that others leave. Where no progress bar can be shown, a line to stderr names the next check,
+    at most every ten seconds.
 
-    "saved and loaded" starts a process of its own, which first loads TensorFlow. How long a run takes is for
-    `throughput` and `Meter` to measure, and which layer overflows for `find_overflow`.
+    "saved and loaded" starts a separate process, which first loads TensorFlow. Use `throughput` and `Meter` to measure
+    the speed of a training, and `find_overflow` to find the layer that overflows.
 
-    The model, its optimizer, metrics and the random numbers are left as they were, and the order of a shuffled dataset
-    is not moved on: `fit` afterwards gives the same weights to the bit. Variables in no list of Keras too, as the
-    states of stateful RNNs, are put back where attributes of the model lead to them. Not put back are: what functions
-    of Python in the dataset remember, attributes of Python that a layer changes, and the shuffling of a dataset that
-    holds arrays of 2 GiB and more. Variables that only the first call makes are named in a line.
+    The state of the model, its optimizer, metrics and random number generators is restored, and the order of a shuffled
+    dataset does not advance: a later `fit` gives bitwise identical weights. This includes variables that Keras does not
+    list, such as the states of stateful RNNs, if attributes of the model lead to them. Not restored are: the state of
+    Python functions in the dataset, Python attributes that a layer changes, and the shuffling of a dataset with arrays
+    of 2 GiB or more. The report names variables that only the first call creates.
 
-    "error" is said where it was shown: most often by changing an input, a weight or a batch, and computing again. What
-    a model of your own `train_step` can be asked is less, and the report says what was not examined.
+    An "error" has been demonstrated, usually by changing an input, a weight or a batch, and recomputing. Fewer checks
+    apply to a model with a custom `train_step`, and the report says which were skipped.
 
-    What cannot be found from a model and its data: two outputs or inputs of the same shape swapped; labels that are
-    shuffled, or shifted other than along a sequence; a random state that is not saved; features that hold nothing; a
-    rate that is a little wrong; noise in the labels; layers that you froze on purpose. Without ``validation``: inputs
-    of another scale in evaluation, and examples of validation that are in training too; with it, those that were
-    changed at random in between.
+    Not detectable from a model and its data: swapped outputs or inputs of the same shape; labels that are shuffled, or
+    shifted other than along a sequence; a random state that is not saved; features without information; a slightly
+    wrong learning rate; label noise; layers that you froze on purpose. Without ``validation``: inputs of another scale
+    in evaluation, and a train/validation overlap; with it, overlapping examples that were randomly changed in between.
 
-    Raises TypeError for what is no Keras model, for a dataset that can be read only once, and for batches of ragged or
-    sparse tensors, ValueError for a model that is not compiled or has several replicas, and for bad settings.
+    Raises TypeError if ``model`` is not a Keras model, for a dataset that can be read only once, and for batches of
+    ragged or sparse tensors; ValueError for a model that is not compiled or has several replicas, and for bad settings.
 
     Example::
 
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])  # no softmax, and the loss expects one
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])  # no softmax, but the loss expects one
         model.compile("adam", "sparse_categorical_crossentropy")
         data = tf.data.Dataset.from_tensor_slices((tf.random.normal([64, 8]), tf.range(64) % 3)).batch(16)
         report = bt.preflight(model, data, checks=["data", "loss"])
@@ -164,7 +163,7 @@ def _refuse(model, checks):
 
 
 def _build(training):
-    """Make the variables that `fit` would make, or note why that fails."""
+    """Create the variables that `fit` would create, or record why that fails."""
     try:
         if training.has_own_step:
             build_optimizers(training.model, training.first)
@@ -175,7 +174,7 @@ def _build(training):
 
 
 def _chosen(names):
-    """Return {name: check} of groups and single checks, in the order in which they are done; None: of all."""
+    """Return {name: check} of groups and single checks, in the order of execution; None: all."""
     chosen = {}
     for group, checks in GROUPS.items():
         chosen.update({name: check for name, check in checks.items() if not names or group in names or name in names})
@@ -184,13 +183,13 @@ def _chosen(names):
 
 
 def _examine(training, checks):
-    """Return the findings of the checks."""
+    """Run the checks and return their findings."""
     findings = []
     training.chosen = tuple(checks)
-    if RUNS not in checks:  # what fit would end with is said whatever is asked
+    if RUNS not in checks:  # errors that would end fit are always reported
         findings += [_noted(training, RUNS, one) for one in (of_data.fails(training), of_data.unread(training)) if one]
     late = dict(checks)
-    for _ in range(2):  # what had too small a share begins again, with the time that others left
+    for _ in range(2):  # checks with too little time restart with the time left by others
         kept = [each for each in findings if each.check not in late]
         found, late = _examined_in_turn(training, late)
         findings = sorted([*kept, *found], key=lambda each: [RUNS, *checks].index(each.check))
@@ -200,7 +199,7 @@ def _examine(training, checks):
 
 
 def _examined_in_turn(training, checks):
-    """Return the findings of checks, and those of the checks for which the share of their group was too small."""
+    """Return the findings, and the checks for which their group's share of the time was too short."""
     found, late = [], {}
     groups = [list(names) for _, names in groupby(checks, _group_of)]
     progress = tqdm(total=len(checks), delay=1, leave=False, disable=None)
@@ -224,7 +223,7 @@ def _examined_in_turn(training, checks):
 
 
 def _noted(training, name, found):
-    """Return what a check found as a `Finding`; later checks do without what it spoils."""
+    """Return the result of a check as a `Finding`; later checks do not use what it spoils."""
     for what in found.get("spoils", ()):
         training.spoiled.setdefault(what, name)
     return Finding(name, **found)
@@ -235,12 +234,12 @@ def _group_of(name):
 
 
 def _examined(training, check):
-    """Return what a check finds, and whether its time was too short."""
+    """Run a check; return its finding, and whether its time was too short."""
     try:
         training.refuse_late()
         training.refuse_spoiled(*getattr(check, "needs", ()))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
+            warnings.simplefilter("ignore")  # Keras warns in trial steps; a finding covers it
             return check(training), False
     except TrainingRaises as error:
         return failure(f"A step of the training raises: {error}", "fit would raise it too; fix this first."), False

@@ -1,4 +1,4 @@
-"""What `preflight` found, as lines of words: in a terminal, in a notebook, and as a page of its own."""
+"""The findings of `preflight` as text lines, for a terminal or a notebook, and as an HTML page."""
 
 import html
 from collections import Counter
@@ -9,7 +9,7 @@ from bigtrain_nb.common.cards import Card, Shown
 
 OK, WARNING, ERROR, SKIPPED = "ok", "warning", "error", "skipped"
 _COLOURS = {ERROR: "#b3261e", WARNING: "#8a5a00", OK: "#1b6e3c", SKIPPED: "#5f6368"}
-"""Behind white words, so that they are read on a light and on a dark page."""
+"""Backgrounds of white text, readable on light and dark pages."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta name="color-scheme" content="light dark"><title>{title}</title>
@@ -22,11 +22,11 @@ _PAGE = """<!doctype html>
 class Finding:
     """One line of a `Preflight`.
 
-    - ``check``: what was examined. ``verdict``: "ok", "warning", "error" or "skipped".
-    - ``message``: what was found, with its number, and what it means; or why it was not examined.
-    - ``advice``: what to do; "" where there is nothing to do.
-    - ``notebook``: the number of the notebook that explains it, as "01"; "" if none does.
-    - ``spoils``: what later checks cannot use because of it, of "step", "outputs" and "loss".
+    - ``check``: the name of the check. ``verdict``: "ok", "warning", "error" or "skipped".
+    - ``message``: the finding, with its numbers and meaning; or the reason for skipping.
+    - ``advice``: what to do; "" if nothing.
+    - ``notebook``: the number of the notebook that explains it, such as "01", or "".
+    - ``spoils``: which of "step", "outputs" and "loss" later checks cannot use because of it.
     """
 
     check: str
@@ -55,7 +55,7 @@ def failure(found, advice, notebook="", spoils=()):
 
 
 def needs(*what):
-    """Mark a check that uses "step", "outputs" or "loss" of the first batch: it is not run once a finding spoils it."""
+    """Mark a check that uses "step", "outputs" or "loss" of the first batch: it is skipped if a finding spoils it."""
 
     def mark(check):
         check.needs = what
@@ -65,23 +65,22 @@ def needs(*what):
 
 
 class Skipped(Exception):
-    """Raised by a check that cannot say anything of this training; the message says why."""
+    """Raised by a check that does not apply to this training; the message says why."""
 
 
 class NonfiniteOutputs(Skipped):
-    """Raised where outputs of the first batch are NaN."""
+    """Raised if outputs of the first batch are NaN."""
 
 
 class TrainingRaises(Exception):
-    """Raised where a step of the training raises, with the words of its error: what `fit` would do, too."""
+    """Raised with the error message of a failing training step; `fit` would fail, too."""
 
 
 @dataclass(frozen=True, repr=False)
 class Preflight(Shown):
-    """What `preflight` found.
+    """The result of `preflight`.
 
-    findings: a `Finding` for each check, in the order in which they were done. model: the name of the model.
-    seconds: how long it took.
+    findings: a `Finding` for each check, in their order. model: the name of the model. seconds: the duration.
     """
 
     findings: Sequence[Finding]
@@ -90,19 +89,19 @@ class Preflight(Shown):
 
     @property
     def failed(self) -> bool:
-        """Whether anything is wrong. What is only a warning does not count."""
+        """Whether there is an error. Warnings do not count."""
         return any(finding.verdict == ERROR for finding in self.findings)
 
     def of(self, verdict: str) -> list[Finding]:
-        """The findings with a verdict: "ok", "warning", "error" or "skipped"."""
+        """Return the findings with this verdict: "ok", "warning", "error" or "skipped"."""
         return [finding for finding in self.findings if finding.verdict == verdict]
 
     def html(self) -> str:
-        """A whole page that needs nothing beside it and no network; it follows the reader's light or dark setting."""
+        """Return a self-contained HTML page that follows the reader's light or dark setting."""
         return _PAGE.format(title=html.escape(f"Preflight of {self.model}"), body=self._card().html)
 
     def words(self) -> str:
-        """The result in one sentence."""
+        """Return the result in one sentence."""
         counts = Counter(finding.verdict for finding in self.findings)
         parts = [f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]]
         return f"Preflight of {self.model}: {', '.join(parts) or 'nothing to examine'}; {self.seconds:.0f} s."

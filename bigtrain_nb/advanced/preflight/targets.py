@@ -1,6 +1,6 @@
-"""Are the targets what the loss takes: in its range, and of the shape of the outputs?
+"""Do the targets fit the loss: are they in its range, and do they have the shape of the outputs?
 
-What cannot be asked of a loss, as the range of one of somebody's own, is said not to be examined.
+Properties that are unknown, such as the range of a custom loss, are reported as skipped.
 """
 
 import math
@@ -13,7 +13,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
 SHARE_FOR_BATCHES = 0.05
-"""Of the time that is left, for all batches that were read, after the first."""
+"""Share of the remaining time for all batches after the first."""
 RANGES = {
     "poisson": (0, math.inf),
     "meansquaredlogarithmicerror": (0, math.inf),
@@ -28,20 +28,20 @@ RANGES = {
     "squaredhinge": (-1, 1),
     "categoricalhinge": (0, 1),
 }
-"""Of targets, by the loss; other losses of Keras take any number."""
+"""Range of targets by loss; other Keras losses accept any number."""
 GRADIENT_DIFFERS = 1e-4
-"""Of its largest value: what a gradient changes by where the loss compares an output with other examples' targets."""
+"""Relative change of a gradient above which the loss compares an output with other examples' targets."""
 
 
 def labels(training):
-    """Are the targets in the range that the loss takes, and of the shape of the outputs?"""
+    """Are the targets in the range of the loss, and do they have the shape of the outputs?"""
     if training.y is None:
         return None
     training.refuse_own_step()
     found = _each_with_each(training)
     if found:
         return {**found, "spoils": ("loss",)}
-    pairs = training.pairs()  # raises where there is no loss to examine
+    pairs = training.pairs()  # raises if there is no loss to examine
     until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
     examined = 0
     for place in range(len(training.batches)):
@@ -65,11 +65,11 @@ def labels(training):
 
 
 class FailingInputs(Exception):
-    """Raised where the model does not take the inputs of a batch, so that its targets have no outputs beside them."""
+    """Raised if the model fails on the inputs of a batch, so that there are no outputs to compare with its targets."""
 
 
 def wrong_targets(training, place):
-    """Return what is wrong with the targets of a batch; None if nothing is, or they belong to a loss of one's own."""
+    """Return a failure if the targets of a batch are wrong; None otherwise, and for custom losses."""
     if training.has_own_step or training.y is None or training.model.loss is None:
         return None
     try:
@@ -82,12 +82,12 @@ def wrong_targets(training, place):
 
 
 def _asks(pair):
-    """Return whether only the loss itself knows which targets it takes."""
+    """Return whether the range of the loss's targets is unknown."""
     return pair.kind in ("", "circle")
 
 
 def _taken_by(pair):
-    """Return in words what the targets were found to be."""
+    """Describe the targets that were found to be right."""
     if pair.is_sparse:
         return f"labels are classes from 0 to {pair.outputs.shape[-1] - 1}"
     if pair.kind == "ctc":
@@ -132,7 +132,7 @@ def _wrong_in(pair):
         sums = y.sum(-1)[counted.all(-1)]
         bad = np.abs(sums - 1) > 0.02
         if y.ndim > 2:
-            bad &= sums != 0  # a place without a class, which counts nothing
+            bad &= sums != 0  # a position without a class is ignored
         if bad.any():
             return failure(
                 f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
@@ -162,7 +162,7 @@ def _wrong_labels(pair):
 
 
 def _wrong_labels_of_ctc(pair):
-    """Say where labels are no class, where a blank is among them, and where outputs are too few for them."""
+    """Return a failure if labels are not classes, include a blank, or need more output steps; otherwise None."""
     y, (_, steps, classes) = pair.y.numpy(), pair.outputs.shape
     bad = (y < 0) | (y >= classes) | (y != np.floor(y))
     if bad.any():
@@ -179,7 +179,7 @@ def _wrong_labels_of_ctc(pair):
             " the blank, and it counts as many labels from the start as are not 0, so that the last are lost.",
             "Number the classes from 1, and fill up with 0 at the end only.",
         )
-    needed = is_label.sum(-1) + ((y[:, 1:] == y[:, :-1]) & is_label[:, 1:]).sum(-1)  # a blank between equal ones
+    needed = is_label.sum(-1) + ((y[:, 1:] == y[:, :-1]) & is_label[:, 1:]).sum(-1)  # a blank separates equal labels
     if (needed > steps).any():
         return failure(
             f"{pair.words()}{(needed > steps).sum():,} of {len(y):,} rows have labels that need up to {needed.max()}"
@@ -190,10 +190,10 @@ def _wrong_labels_of_ctc(pair):
 
 
 def _each_with_each(training):
-    """Return what is wrong where targets (n,) and outputs (n, 1) are broadcast to (n, n).
+    """Return a failure if targets (n,) and outputs (n, 1) are broadcast to (n, n), otherwise None.
 
-    Losses of Keras make both alike first; one of somebody's own may not. It is shown by giving the targets the shape of
-    the outputs: a loss that then looks at each example by itself, and did not before, was not meant to compare them.
+    Keras losses align both shapes first; a custom loss may not. The evidence: with targets in the shape of the outputs
+    the loss treats examples independently, but not with the original shape.
     """
     outputs = training.outputs(training.x)
     of_outputs, targets = keras.tree.flatten(outputs), keras.tree.flatten(training.y)
@@ -216,9 +216,9 @@ def _each_with_each(training):
 
 
 def _sees_others(training, outputs, place, target):
-    """Return whether the gradient at the first example's output changes when others have other targets.
+    """Return whether the gradient at the first example's output depends on the targets of other examples.
 
-    That is tried with the model's own outputs, and with some between the least and the largest target.
+    It is tested with the model's outputs, and with random outputs between the least and largest target.
     """
     targets, own = keras.tree.flatten(training.y), keras.tree.flatten(outputs)[place]
     values = target.numpy()

@@ -1,4 +1,4 @@
-"""The training that is examined: its model, the first batches, and what a step computes of them."""
+"""The training to check: its model, the first batches, and the computations of a step on them."""
 
 import time
 from collections import Counter
@@ -17,30 +17,29 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 
 MOST_BATCHES = 40
-"""That are read; from fewer, the order of classes cannot be told."""
+"""Number of batches to read; with few, the order of classes cannot be determined."""
 MOST_BYTES = 2 * 2**30
-"""In the batches that are kept: then no more are read."""
+"""Size of the kept batches at which reading stops."""
 SHARE_FOR_READING = 0.15
-"""Of the time limit; then those that have come must do."""
+"""Share of the time limit at which reading stops."""
 
 
 class NoExamples(Exception):
-    """Raised for a dataset that gives no batch, or only batches without an example."""
+    """Raised for a dataset without examples."""
 
 
 class TooLate(Skipped):
-    """Raised where the time for a check was too short."""
+    """Raised if the time for a check was too short."""
 
 
 class Training:
-    """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
+    """A compiled model and its training data as tensors, ``batches``; most checks use the ``first``.
 
     ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
-    `KeptState`. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model
-    refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``spoiled``: {"step",
-    "outputs" or "loss" of the first batch: the check that found that it cannot be used}, so that one cause is one line.
-    ``known_constant``: the loss of the best constant predictor, once it was sought; ``known_to_compare``: whether the
-    loss compares examples.
+    `KeptState`. ``chosen``: the names of the checks. ``fails_with``: the model's error message for the first batch;
+    ``unread``: the dataset's error message after ``batches``. ``spoiled``: {"step", "outputs" or "loss" of the first
+    batch: the check that found it unusable}, so that one cause gives one finding. ``known_constant``: the cached loss
+    of the best constant predictor; ``known_to_compare``: whether the loss compares examples.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -79,18 +78,18 @@ class Training:
         return self.until - time.monotonic()
 
     def begin_share(self, share):
-        """Give the checks that follow a share of the time that is left."""
+        """Give the next checks a share of the remaining time."""
         now = time.monotonic()
         self.until = now + share * (self.end - now)
 
     def refuse_late(self):
-        """Raise TooLate once the time is over, so that a check ends at its next call of the model."""
+        """Raise TooLate if the time is over, so that a check ends at its next call of the model."""
         if self.seconds_left <= 0:
             whose = "the time" if time.monotonic() >= self.end else "its share of the time"
             raise TooLate(f"{whose} was over (minutes={self.minutes:g}): give more minutes")
 
     def refuse_spoiled(self, *needs):
-        """Raise Skipped, naming the check that found why, where something that is needed cannot be used."""
+        """Raise Skipped, naming the check that found the cause, if one of ``needs`` cannot be used."""
         for what in needs:
             if what in self.spoiled:
                 raise Skipped(f'the {what} of the first batch cannot be used, see "{self.spoiled[what]}"')
@@ -101,7 +100,7 @@ class Training:
 
     @property
     def without_rows(self):
-        """In words the tensors of the first batch, but for scalars, that have no row for each example; "" if none."""
+        """A description of the first batch's tensors, except scalars, without a row for each example; "" if none."""
         parts = zip((self.x, self.y, self.weight), ("inputs", "targets", "sample weights"), strict=True)
         named = [each for part, kind in parts for each in named_parts(part, kind)]
         return ", ".join(
@@ -117,7 +116,7 @@ class Training:
             raise Skipped(f"{type(self.model).__name__} has a custom train_step, whose loss only it knows")
 
     def outputs(self, x, training=False, is_trial=False):
-        """Return what the model gives for inputs, as its step would call it; ``is_trial``: with other weights."""
+        """Return the model's outputs, called as in its step; ``is_trial``: with other weights."""
         self.refuse_late()
         self.refuse_spoiled("step", "outputs")
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
@@ -128,18 +127,18 @@ class Training:
         return outputs
 
     def outputs_again(self, x):
-        """Return the outputs as the state gives them from which all began, so that random numbers are the same."""
+        """Return the outputs from the initial state, so that random numbers are the same."""
         self.state.put_back()
         return self.outputs(x)
 
     def refuse_random_outputs(self):
-        """Raise Skipped where outputs are random and cannot be had again."""
+        """Raise Skipped if outputs are not reproducible."""
         one, two = (keras.tree.flatten(self.outputs_again(self.x)) for _ in range(2))
         if any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(one, two, strict=True)):
             raise Skipped("outputs are random, without a keras.random.SeedGenerator, so that none can be compared")
 
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
-        """Return the loss of outputs, a scalar tensor; of the first batch where no other is given."""
+        """Return the loss of outputs, a scalar tensor; by default for the first batch."""
         self.refuse_late()
         self.refuse_spoiled("loss")
         if x is None:
@@ -151,9 +150,9 @@ class Training:
         return self.loss(self.outputs(x, training), x, y, weight, training)
 
     def step(self, batch, anew=True):
-        """Take a step on a batch; return what it logs, ``anew`` of this step alone.
+        """Take a step on a batch and return its logs; ``anew``: reset the metrics first.
 
-        Raises TrainingRaises where it raises.
+        Raises TrainingRaises if the step raises.
         """
         self.refuse_late()
         self.refuse_spoiled("step")
@@ -171,14 +170,14 @@ class Training:
 
     @property
     def steps_of_an_update(self):
-        """How many steps the optimizer accumulates gradients for, or the most patient of several."""
+        """The number of steps of gradient accumulation, the maximum over several optimizers."""
         parts = [part for one in optimizers_of(self.model).values() for part in parts_of(one)]
         return max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
 
     def gradients(self, batch, training=False):
-        """Return the loss of a batch and {variable's number: its dense gradient}.
+        """Return the loss of a batch and {index of a variable: its dense gradient}.
 
-        The loss is scaled as the optimizer does it, by a smaller factor where gradients overflow.
+        The loss is scaled by the optimizer's factor, or a smaller one if gradients overflow.
         """
         factor = float(self.model.optimizer.scale_loss(tf.constant(1.0))) if self.model.optimizer else 1.0
         while True:
@@ -195,9 +194,9 @@ class Training:
             factor = max(factor / 16, 1.0)
 
     def pairs(self, batch=None):
-        """Return (name of the output, its loss, y, outputs, weight) of a batch, else of the first, as `Pair`s.
+        """Return a `Pair` for each output with a loss, on a batch, by default the first.
 
-        Raises Skipped for a loss of the model's own.
+        Raises Skipped if the model computes its own loss.
         """
         self.refuse_own_step()
         if self.y is None or self.model.loss is None:
@@ -226,8 +225,7 @@ class Training:
 class Pair:
     """An output, its targets and its loss.
 
-    ``place``: where the output stands among all outputs, flattened. ``kind``: the loss' name in small letters, "" for
-    one of one's own.
+    ``place``: the index among the flattened outputs. ``kind``: the loss's name in lowercase, "" for a custom one.
     """
 
     def __init__(self, name, place, loss, y, outputs, weight):
@@ -247,7 +245,7 @@ class Pair:
 
     @property
     def setting(self):
-        """The settings that the loss was given."""
+        """The settings of the loss."""
         given = self.loss.get_config() if hasattr(self.loss, "get_config") else {}
         return {**given, **given.get("fn_kwargs", {})} if isinstance(given, dict) else {}
 
@@ -268,7 +266,7 @@ class Pair:
         return self.kind in ("binarycrossentropy", "binaryfocalcrossentropy")
 
     def counted(self):
-        """Return where targets count in the loss: True at each place of y, but where weight or mask is 0."""
+        """Return where targets count in the loss: a mask of the shape of y, False where weight or mask is 0."""
         y = self.y.numpy()
         counted = np.ones(y.shape, bool)
         for part in (self.weight, self.mask):
@@ -287,7 +285,7 @@ class Pair:
 
 
 def change_of(one, two):
-    """Return the largest change of outputs, as a share of the largest output."""
+    """Return the largest change of outputs, relative to the largest output."""
     one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
     return float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30))
 
@@ -301,7 +299,7 @@ def words_of(error):
 
 
 def refuse_read_once(data, name):
-    """Raise TypeError for what is no dataset, or one that can be read only once."""
+    """Raise TypeError unless this is a dataset that can be read repeatedly."""
     source = batches_of(data)
     if isinstance(source, Iterator):
         raise TypeError(
@@ -317,7 +315,7 @@ def refuse_read_once(data, name):
 
 
 def named_parts(part, name):
-    """Return pairs: the name of each tensor of inputs or targets, with that of its feature if it has one, and it."""
+    """Return (name, tensor) pairs of inputs or targets; names include that of the feature, if any."""
     found = []
     for path, value in keras.tree.flatten_with_path(part):
         feature = ".".join(str(key) for key in path)
@@ -326,10 +324,10 @@ def named_parts(part, name):
 
 
 def count_examples(batch):
-    """Return the number of examples: of the rows of targets, of sample weights without any, or of inputs.
+    """Return the number of rows of the targets; without any, of the sample weights or the inputs.
 
-    Inputs may have other rows too, as a table that belongs to all examples, or the nodes of graphs. Where tensors of
-    the same kind differ, it is what most have.
+    Inputs may also have other rows, such as a table shared by all examples, or the nodes of graphs. If tensors of the
+    same kind differ, the most frequent number is returned.
     """
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     for part in (y, weight, x):
@@ -340,12 +338,12 @@ def count_examples(batch):
 
 
 def read(data, most, seconds):
-    """Return the first batches as tensors, as many as come in time, but at least one; raise `NoExamples` for none."""
+    """Return the first batches as tensors, until the time is over but at least one; raise `NoExamples` for none."""
     return list(each_read(data, most, seconds))
 
 
 def each_read(data, most, seconds):
-    """Yield them, so that those are known that were read before one that cannot be."""
+    """Yield the batches of `read`, so that those before a failing one are kept."""
     until = time.monotonic() + seconds
     count = 0
     for batch in passes(data)():

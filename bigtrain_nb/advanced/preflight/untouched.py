@@ -1,4 +1,4 @@
-"""What `preflight` leaves as it was: a model with all that belongs to it, and random numbers."""
+"""The state that `preflight` restores: a model with all its variables, and random number generators."""
 
 import random
 from contextlib import ExitStack, contextmanager
@@ -19,13 +19,13 @@ from tensorflow.python.ops import stateful_random_ops
 _VARIABLES = (keras.Variable, tf.Variable)
 _LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "bigtrain_nb")
 _RANDOM = ("seed_generator_state", "StateVar")
-"""What variables of random numbers are called in Keras and TensorFlow."""
+"""Names of the variables of random number generators in Keras and TensorFlow."""
 
 
 class KeptState:
-    """The values of all variables of a model, its optimizers and metrics, in the host's memory.
+    """A copy of all variables of a model, its optimizers and metrics, in host memory.
 
-    Those that stand in none of Keras' lists too, as the states of a stateful RNN and a `tf.Variable` in an attribute.
+    It includes those that Keras does not list, such as the states of a stateful RNN or a `tf.Variable` in an attribute.
     """
 
     def __init__(self, model):
@@ -37,7 +37,7 @@ class KeptState:
             variable.assign(value)
 
     def put_back_but_random(self):
-        """Put back all but random numbers; return the names of what had changed."""
+        """Restore all variables except those of random number generators; return the names of changed ones."""
         moved = []
         for variable, value in self._values:
             name = getattr(variable, "path", variable.name)
@@ -47,25 +47,22 @@ class KeptState:
         return moved
 
     def in_no_list(self):
-        """Return the names of variables that neither the model nor its optimizers list, so that nothing saves them."""
+        """Return the names of variables that neither the model nor its optimizers list, so that they are not saved."""
         listed = {id(each) for each in _listed(self._model)}
         return [getattr(each, "path", each.name) for each, _ in self._values if id(each) not in listed]
 
     def made_since(self):
-        """Return the names of variables that were made since: what they were before is not known.
-
-        But for those of an optimizer, which a step that takes no other leaves as they were made.
-        """
+        """Return the names of variables created since, whose initial values are unknown, except those of optimizers."""
         known = {id(variable) for variable, _ in self._values}
         known |= {id(each) for optimizer in optimizers_of(self._model).values() for each in optimizer.variables}
         return [getattr(each, "path", each.name) for each in variables_of(self._model) if id(each) not in known]
 
 
 def variables_of(model):
-    """Return the variables of a model, its optimizers and metrics, and all that its attributes lead to.
+    """Return the variables of a model, its optimizers and metrics, and all reachable from its attributes.
 
-    Also by lists and dictionaries in them, by functions and what these enclose or name, and by attributes of classes
-    that are not of Keras or TensorFlow.
+    The search follows lists and dictionaries, closures and globals of functions, and attributes of classes outside of
+    Keras and TensorFlow.
     """
     found = {id(each): each for each in _listed(model)}
     seen, waiting = {}, [model]
@@ -73,7 +70,7 @@ def variables_of(model):
         thing = waiting.pop()
         if id(thing) in seen:
             continue
-        seen[id(thing)] = thing  # which keeps it, and so its id
+        seen[id(thing)] = thing  # keeps the object alive, and so its id unique
         if isinstance(thing, _VARIABLES):
             if not isinstance(thing, keras.Variable) or thing._value is not None:
                 found.setdefault(id(thing), thing)
@@ -90,7 +87,7 @@ def _listed(model):
 
 
 def _led_to_by(thing):
-    """Return what an object holds, and the variables that functions and classes of somebody's own name."""
+    """Return the contents of an object, and the variables that user functions and classes refer to."""
     if isinstance(thing, dict):
         return list(thing.values())
     if isinstance(thing, list | tuple | set | frozenset):
@@ -112,7 +109,7 @@ def _led_to_by(thing):
 
 
 def _named_by(function):
-    """Return the variables that a function of somebody's own has from its module."""
+    """Return the module-level variables that a user function refers to."""
     if _library_of(function):
         return []
     named = (function.__globals__.get(name) for name in function.__code__.co_names)
@@ -120,7 +117,7 @@ def _named_by(function):
 
 
 def _library_of(thing):
-    """Return the library of a class or function; "" for those of somebody's own."""
+    """Return the library of a class or function; "" for user code."""
     name = (thing.__module__ or "").partition(".")[0]
     return name if name in _LIBRARIES else ""
 
@@ -135,9 +132,9 @@ def _is_filled(cell):
 
 @contextmanager
 def left_as_it_was(model):
-    """Give the `KeptState` of a built model, and put it back in the end, with the random numbers of all libraries."""
+    """Yield the `KeptState` of a built model; at the end restore it, and the random state of all libraries."""
     state = KeptState(model)
-    own_fit = vars(model).get("fit")  # a `Resume` that is tried here puts itself there
+    own_fit = vars(model).get("fit")  # set by a `Resume` that is tried here
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with random_numbers_of_keras_kept():
         try:
@@ -152,7 +149,7 @@ def left_as_it_was(model):
 
 
 def build_optimizers(model, batch):
-    """Make the variables of the optimizers of a `train_step` of one's own: for which weights, only a step shows."""
+    """Create the variables of a custom `train_step`'s optimizers; only a step shows for which weights."""
     if all(optimizer.built for optimizer in optimizers_of(model).values()):
         return
     weights_of = []
@@ -171,11 +168,11 @@ def build_optimizers(model, batch):
 
 @contextmanager
 def random_numbers_of_keras_kept():  # private: Keras
-    """Put back where the random numbers of TensorFlow and Keras go on that are drawn without a seed of one's own.
+    """Restore the global random state of TensorFlow and Keras.
 
-    There is no public way to ask where `tf.random.set_seed` and `keras.utils.set_random_seed` have come to.
+    There is no public way to get the position after `tf.random.set_seed` or `keras.utils.set_random_seed`.
     """
-    drawn = getattr(context.context(), "_rng", None)  # which is there once a seed was set
+    drawn = getattr(context.context(), "_rng", None)  # exists once a seed was set
     place = drawn and drawn.getstate()
     generator = stateful_random_ops.global_generator
     states = []
@@ -189,7 +186,7 @@ def random_numbers_of_keras_kept():  # private: Keras
     finally:
         if drawn and drawn.getstate() != place:
             drawn.setstate(place)
-            context.context().clear_kernel_cache()  # kernels of the seeds that come again would go on from theirs
+            context.context().clear_kernel_cache()  # else kernels of repeated seeds would continue their state
         for variable, value in states:
             variable.assign(value)
         stateful_random_ops.global_generator = generator

@@ -1,6 +1,6 @@
-"""Do the steps change the weights, and do they go as far as they would with weights in float32?
+"""Do steps change the weights, and as much as they would with weights in float32?
 
-A step that is small beside its weight is rounded away; so is what an optimizer keeps in 16 bits, as Adam's beta_2.
+A step that is small compared with its weight is rounded away; so are 16-bit values such as Adam's beta_2.
 """
 
 import math
@@ -16,20 +16,20 @@ from bigtrain_nb.common.words import number
 
 STEPS = 4
 MOST_STEPS = 20
-"""Loss scaling skips its first steps where gradients overflow, and a warm-up starts at a rate of 0."""
+"""Loss scaling skips first steps with overflow, and a warm-up starts at a learning rate of 0."""
 FAR_OFF = 2
 OFF = 1.1
-"""Times as far, or as near, as in float32. Healthy trainings in bfloat16 with SGD gave 0.97 to 1.01."""
+"""Factors above or below the step in float32. Healthy trainings in bfloat16 with SGD gave 0.97 to 1.01."""
 
 
 @needs("loss")
 def moves(training):
-    """How many weights change, to the bit, in some steps, and how far do they go beside those in float32?"""
+    """How many weights change in some steps, and how far do they move compared with float32?"""
     weights = training.model.trainable_variables
     if not weights:
-        return None  # which "gradients" says
+        return None  # reported by "gradients"
     if not training.has_own_step:
-        training.outputs(training.x)  # raises where they are NaN already
+        training.outputs(training.x)  # raises if they are NaN already
     steps, changed, unscaled = _taken(training)
     spoilt = next((weight.path for weight in weights if not np.isfinite(_wide(weight)).all()), None)
     training.state.put_back()
@@ -56,7 +56,7 @@ def moves(training):
                 words, "If the schedule warms up, it starts late; if it has run to its end, restart it.", "02"
             )
         if not training.has_own_step and not _has_gradients(training):
-            return None  # which "gradients" says
+            return None  # reported by "gradients"
         return failure(
             words,
             "Keep weights in float32: with weights in bfloat16, beta_2=0.999 of Adam is 1, and small steps are"
@@ -70,7 +70,7 @@ def moves(training):
 
 
 def _taken(training):
-    """Take steps until weights have moved; return how many, the share that changed, and a scale that was not used."""
+    """Take steps until weights change; return their number, the share of changed weights and any unused loss scale."""
     weights = training.model.trainable_variables
     before = [weight.numpy() for weight in weights]
     scaling = [one for one in optimizers_of(training.model).values() if _scales(one)]
@@ -97,7 +97,7 @@ def _taken(training):
 
 
 def _beside_float32(training, words):
-    """Say how far the first step goes beside that of the same optimizer with weights and state in float32."""
+    """Compare the first step with that of the same optimizer with weights and state in float32."""
     weights, optimizer = training.model.trainable_variables, innermost(training.model.optimizer)
     _, gradients = training.gradients(training.first, training=True)
     training.state.put_back()

@@ -1,1 +1,1 @@
-"""What several of the advanced packages use."""
+"""Code shared by the advanced packages."""

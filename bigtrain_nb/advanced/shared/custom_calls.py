@@ -1,4 +1,4 @@
-"""Custom calls of XLA as operations, also where nothing around them is compiled."""
+"""XLA custom calls as operations, also where nothing around them is compiled."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""What `fit` gets of its data, for those who look at a training: batches, in as many passes as asked for."""
+"""The batches that `fit` passes to a model, for code that inspects a training, in any number of passes."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ def batches_of(source):
 
 
 def as_fit_gives(model, data):
-    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
+    """Return the dataset as a KerasHub task's `fit` passes it to the model: after its preprocessor, if any."""
     source = batches_of(data)
     has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
     if not has_one or not isinstance(source, tf.data.Dataset):
@@ -29,7 +29,7 @@ def as_fit_gives(model, data):
 
 
 def loss_as_fit_asks(model, x, y, outputs, sample_weight, training):
-    """Return what a model's `compute_loss` gives where Keras' step calls it: by position, and ``training`` if taken."""
+    """Return the result of `compute_loss`, called as in Keras' step: by position, with ``training`` if accepted."""
     given = x, y, outputs, sample_weight
     if takes(model.compute_loss, *given, training=training):
         return model.compute_loss(*given, training=training)
@@ -37,7 +37,7 @@ def loss_as_fit_asks(model, x, y, outputs, sample_weight, training):
 
 
 def as_tensor(value):
-    """Return a part of a batch as the tensor that `fit` makes of it; None stays None."""
+    """Return a part of a batch as the tensor that `fit` makes from it; None stays None."""
     if value is None:
         return None
     if isinstance(value, np.ndarray) and value.dtype == "float64":
@@ -46,14 +46,14 @@ def as_tensor(value):
 
 
 def passes(source: Any) -> Callable[[], Iterator]:
-    """Return a function that starts a pass over batches, without moving on their shuffling where that can be done."""
+    """Return a function that starts a pass over batches, without advancing their shuffling where possible."""
     source = batches_of(source)
     if isinstance(source, keras.utils.PyDataset):
-        count = source.num_batches  # None: without end
+        count = source.num_batches  # None: infinite
         return lambda: (source[number] for number in (itertools.count() if count is None else range(count)))
     if isinstance(source, tf.data.Dataset):
         try:
             source = read_apart(source)
         except (tf.errors.OpError, ValueError):
-            pass  # then its shuffling moves on
+            pass  # then its shuffling advances
     return lambda: iter(source)

@@ -1,4 +1,4 @@
-"""Layers of a model and operations between them, and what their calls see."""
+"""Layers of a model, the operations between them, and interception of their calls."""
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -8,7 +8,7 @@ from bigtrain_nb.common.keras_compat import Functional, in_place_of, layers_with
 
 @contextmanager
 def calls_seen(layers, around):
-    """Let each layer be called as ``around(layer, call, *args, **kwargs)``, where ``call`` is its own."""
+    """Call each layer as ``around(layer, call, *args, **kwargs)``, where ``call`` is its own method."""
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(in_place_of(layer, "call", partial(around, layer, layer.call)))
@@ -16,12 +16,12 @@ def calls_seen(layers, around):
 
 
 def layers_directly_in(layer):  # private: Keras
-    """Return the layers that a layer or model calls itself, without those inside them."""
+    """Return the direct sublayers of a layer or model, without those inside them."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
 def layers_and_operations(model):
-    """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
+    """Return a model's layers and, if functional, the operations between them, such as `keras.ops.exp`."""
     found = {}
     for layer in layers_within(model):
         inside = layer.operations if isinstance(layer, Functional) else []

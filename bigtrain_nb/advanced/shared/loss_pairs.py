@@ -1,4 +1,4 @@
-"""Which targets and outputs each loss of `compile` gets: Keras' own pairing."""
+"""The targets and outputs of each loss of `compile`: Keras' own pairing."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,7 +6,7 @@ from bigtrain_nb.common.quiet import keras
 
 
 class _Leaf:
-    """A stand-in for a tensor, which Keras may pair with a loss without computing with it."""
+    """A placeholder for a tensor, which Keras can pair with a loss without computing."""
 
     shape = (1,)
 
@@ -15,7 +15,7 @@ class _Leaf:
 
 
 class _Noting(keras.losses.Loss):
-    """Stands for a loss, and notes what Keras calls it with."""
+    """A placeholder for a loss that records the arguments of Keras' call."""
 
     def __init__(self, loss, notes):
         super().__init__()
@@ -29,9 +29,9 @@ class _Noting(keras.losses.Loss):
 
 
 def loss_pairs(model, loss, y, outputs, sample_weight=None):
-    """Return (loss, its targets, its outputs, their weights) for each loss that `compile` takes, as Keras pairs them.
+    """Return (loss, its targets, its outputs, their weights) for each loss of `compile`, as Keras pairs them.
 
-    Raises ValueError or KeyError, as `fit` does, where losses, targets and outputs do not belong together.
+    Raises ValueError or KeyError, as `fit` does, if losses, targets and outputs do not match.
     """
     notes = []
 
@@ -44,10 +44,10 @@ def loss_pairs(model, loss, y, outputs, sample_weight=None):
     def compute():
         stand_in = keras.Model()
         if hasattr(model, "output_names"):
-            stand_in.output_names = model.output_names  # by which `compile` knows outputs
+            stand_in.output_names = model.output_names  # by which `compile` identifies outputs
         stand_in.compile(None, losses)
         stand_in.compute_loss(None, *given)
 
-    with ThreadPoolExecutor(1) as apart:  # outside of a step that is traced: Keras makes metrics, which are variables
+    with ThreadPoolExecutor(1) as apart:  # outside of a traced step: Keras makes metrics, which have variables
         apart.submit(compute).result()
     return notes

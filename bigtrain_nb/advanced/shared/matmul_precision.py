@@ -1,4 +1,4 @@
-"""Which products of matrices are not in the 16 bits of a model's policy? Read from the graph of its forward pass."""
+"""Finds matmuls that do not use the 16 bits of a model's policy, in the graph of its forward pass."""
 
 from collections import Counter
 
@@ -10,19 +10,19 @@ from bigtrain_nb.common.words import number
 PRODUCTS = {*MATRICES, "Einsum"}
 SIXTEEN_BITS = ("bfloat16", "float16")
 WORTH_A_WORD = 0.05
-"""Of the FLOPs: a last layer in float32 for few classes is on purpose, and small."""
+"""Share of the FLOPs to report from: a last layer in float32 for few classes is intentional, and small."""
 
 
 def sixteen_bits_of(model):
-    """Return the type of 16 bits in which layers of a model compute; None where none does."""
+    """Return the 16-bit dtype in which layers of a model compute; None if there is none."""
     kinds = {layer.compute_dtype for layer in layers_within(model)}
     return next((kind for kind in SIXTEEN_BITS if kind in kinds), None)
 
 
 def shares_in_32_bits(model, x):
-    """Return a Counter {place in the model: share of the FLOPs of all products}, of those that are not in 16 bits.
+    """Return a Counter {place in the model: share of all matmul FLOPs} of the matmuls that are not in 16 bits.
 
-    The forward pass is traced, and nothing is computed.
+    The forward pass is traced, not run.
     """
     forward = tf.function(lambda x: model(x, training=True), autograph=False)
     by_place = flops_by_place(forward.get_concrete_function(x).graph)
@@ -35,7 +35,7 @@ def shares_in_32_bits(model, x):
 
 
 def flops_by_place(graph):
-    """Return a Counter of the FLOPs of products whose shapes are known: {(where in the model, dtype): FLOPs}."""
+    """Return a Counter {(place in the model, dtype): FLOPs} of the matmuls with known shapes."""
     found = Counter()
     for node in graph.get_operations():
         if node.type in PRODUCTS and (count := flops(node)):
@@ -44,7 +44,7 @@ def flops_by_place(graph):
 
 
 def said_of(shares, sixteen):
-    """Return what `shares_in_32_bits` found in a sentence, "" where it is not worth one, and a second on what to do."""
+    """Return a sentence about the result of `shares_in_32_bits`, "" if it is negligible, and another on what to do."""
     share = shares.total()
     if share < WORTH_A_WORD:
         return "", ""

@@ -1,15 +1,15 @@
-"""What is known of TensorFlow's operations: FLOPs, bytes, and which share memory with an input.
+"""Properties of TensorFlow's operations: FLOPs, bytes, and which share memory with an input.
 
-Works on the nodes of a `tf.Graph` by name and shape and imports nothing of TensorFlow.
+Works on the nodes of a `tf.Graph` by name and shape, without importing TensorFlow.
 """
 
 import math
 
 LOOPS = {"While", "StatelessWhile"}
 ALIASES = set("Identity IdentityN Reshape ExpandDims Squeeze StopGradient PreventGradient TensorListFromTensor".split())
-"""Outputs are inputs under another name or shape, or a list of their parts."""
+"""Their outputs are inputs under another name or shape, or a list of their parts."""
 LISTS = set("TensorListPushBack TensorListSetItem TensorListPopBack TensorListGetItem".split())
-"""Take tensors into lists and out of them as they are."""
+"""Move tensors into and out of lists unchanged."""
 MOVE_NOTHING = {*LOOPS, *ALIASES, *LISTS, "ReadVariableOp", "Placeholder", "Const"}
 IN_PLACE = set(
     "Abs Add AddN AddV2 BiasAdd Ceil Cos Div DivNoNan Elu EluGrad Erf Exp Expm1 FloorDiv LeakyRelu LeakyReluGrad Log"
@@ -18,21 +18,21 @@ IN_PLACE = set(
     " SoftmaxCrossEntropyWithLogits Softplus SparseSoftmaxCrossEntropyWithLogits Sqrt SqrtGrad Square"
     " SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy".split()
 )
-"""Write a result over an input of its size and type that nothing else needs (forward_input in C++)."""
+"""Can overwrite an input of the same size and type that nothing else needs (forward_input in C++)."""
 ADDING = {"AssignAddVariableOp", "AssignSubVariableOp"}
 WRITES = {"AssignVariableOp", *ADDING}
 MATRICES = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
 
 def number_of_bytes(tensor):
-    """Return the bytes of a tensor, 0 for handles and for shapes that are not known."""
+    """Return the bytes of a tensor, 0 for handles, strings and unknown shapes."""
     if tensor.dtype.name in ("resource", "variant", "string"):
         return 0
     return tensor.dtype.size * (tensor.shape.num_elements() or 0)
 
 
 def is_sized(node):
-    """Return whether the sizes of all numbers are known that a node reads and writes."""
+    """Return whether the sizes of all floating-point tensors that a node reads and writes are known."""
     if node.type in MOVE_NOTHING:
         return True
     numbers = [tensor for tensor in (*node.inputs, *node.outputs) if tensor.dtype.is_floating]  # integers may be axes
@@ -40,9 +40,9 @@ def is_sized(node):
 
 
 def flops(node):
-    """Return the FLOPs of a contraction, 2 for each multiply-add; 0 for all else.
+    """Return the FLOPs of a contraction, 2 per multiply-add; 0 for all else.
 
-    Contractions: products of matrices, Einsum, convolutions and their gradients. 0 also where a shape is not known.
+    Contractions: matmuls, Einsum, convolutions and their gradients. Also 0 if a shape is unknown.
     """
     if not all(tensor.shape.is_fully_defined() for tensor in (*node.inputs, *node.outputs)):
         return 0
@@ -57,7 +57,7 @@ def flops(node):
 
 
 def _sizes_of_axes(node):
-    """Return {axis: size} of an Einsum: axes by their letters, those of "..." by their places from the right."""
+    """Return {axis: size} of an Einsum: axes by their letters, those of "..." by their index from the right."""
     sizes = {}
     terms = node.get_attr("equation").decode().split("->")[0]  # "abc,cd->abd": a letter for each axis
     for term, tensor in zip(terms.split(","), node.inputs, strict=True):
@@ -69,9 +69,9 @@ def _sizes_of_axes(node):
 
 
 def _flops_of_a_convolution(node):
-    """A number of the forward result adds up the kernel [window, channels in, channels out] without its last axis.
+    """Each element of the forward result sums over the kernel [window, channels in, channels out] but its last axis.
 
-    A depthwise one, whose kernel is [window, channels in, multiplier], adds up the window. Gradients take as many.
+    With a depthwise kernel, [window, channels in, multiplier], it sums over the window. Gradients take as many FLOPs.
     """
     _, kernel, result = convolved(node)
     summed = kernel[:-2] if "Depthwise" in node.type else kernel[:-1]
@@ -79,7 +79,7 @@ def _flops_of_a_convolution(node):
 
 
 def convolved(node):
-    """Return the shapes of a convolution's input, kernel and result, also where the node makes their gradients."""
+    """Return the shapes of a convolution's input, kernel and result, also if the node computes their gradients."""
     given, kernel, result = (tensor.shape for tensor in (*node.inputs, *node.outputs)[:3])
     if "BackpropInput" in node.type:
         given, result = node.outputs[0].shape, node.inputs[2].shape

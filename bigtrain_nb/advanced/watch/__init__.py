@@ -1,1 +1,1 @@
-"""How fast `fit` is, where the time of a step goes, where a NaN comes from."""
+"""Measuring the speed of `fit`, profiling a step, and finding the origin of a NaN."""

@@ -1,4 +1,4 @@
-"""How fast is it inside `fit`? A callback that counts, and leaves out what is no training."""
+"""Throughput inside `fit`: a callback that counts examples and excludes time that is not training."""
 
 import math
 import time
@@ -17,48 +17,48 @@ from bigtrain_nb.measure.results import Result
 from bigtrain_nb.train.model import Model
 
 ROUND = 0.25
-"""Seconds of training in a round, at least."""
+"""Minimum seconds of training in a round."""
 
 _now = time.perf_counter
 
 
 class Meter(Shown, keras.callbacks.Callback):
-    """A Keras callback that measures inside `fit`: examples/s, tokens/s, MFU, and how noisy gradients are.
+    """A Keras callback that measures examples/s, tokens/s, MFU and gradient noise inside `fit`.
 
-    For any Keras model that trains by Keras' step or by that of `bt.Model`, with any of its settings. Several calls of
-    `fit` with one meter add up. One worker of several measures itself, and takes the others to see as many examples.
+    It works with any Keras model that trains by Keras' step or that of `bt.Model`, with any settings. Several calls of
+    `fit` with one meter add up. With several workers, each measures itself and assumes that the others process as many
+    examples.
 
-    - ``result``: examples/s as a `Result` that `.save` and `.figure` take, and `bt.load` reads. A round has at least
-      0.25 s of training, and the devices have done all work at both of its ends. Examples are those that the steps have
-      seen. What Keras and other callbacks do between batches counts; validation, the first execution and each in which
-      something was traced do not. Nor does what callbacks behind the meter do between epochs, so put the meter first.
-      ``first_seconds`` is the time from the begin of the first `fit` to the end of its first execution. It was measured
-      alone, not interleaved with others: a ratio of two such results is no `bt.compare`, and its name says "not
-      paired".
-    - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
-      them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
-      the plan does not know the FLOPs, as those of an LSTM by cuDNN, or `bt.ACCELERATORS` the device, as for CPUs.
-    - ``examples_per_second``: the median of ``result``, or None; it may be asked for at any time.
-    - ``tokens_per_second``: the same in tokens, where the model has an embedding and its input is integers
-      [batch, length]; padding counts. None for others, and where the length differs from batch to batch.
+    - ``result``: examples/s as a `Result`, with `.save` and `.figure`; `bt.load` reads it. A round has at least 0.25 s
+      of training, and the devices are synchronized at both ends. Examples are those that the steps processed. The time
+      of Keras and other callbacks between batches counts; validation, the first execution and executions with tracing
+      do not. Neither does that of callbacks after the meter between epochs, so put the meter first. ``first_seconds``
+      is the time from the start of the first `fit` to the end of its first execution. It was not interleaved with
+      others: a ratio of two such results does not replace `bt.compare`, so its name contains "not paired".
+    - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of the forward and backward pass, as counted by
+      `bt.plan_step`, without recomputation, over the peak of the devices (Chowdhery et al. 2022, "PaLM"). None if the
+      plan does not know the FLOPs, as for a cuDNN LSTM, or `bt.ACCELERATORS` lacks the device, as for CPUs.
+    - ``examples_per_second``: the median of ``result``, or None; available at any time.
+    - ``tokens_per_second``: the same in tokens, if the model has an embedding and its input is integers
+      [batch, length]; padding counts. None for other models, and if the length differs between batches.
 
     With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
 
-    - ``gradient_norm``: the mean of the global gradient's norm, before clipping.
-    - ``noise_scale``: the simple gradient noise scale ``tr(Σ) / |G|²``, in examples: the batch at which the noise of
-      the gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
-      appendix A.1). Both are estimated without bias in each step, from the gradients of micro-batches and of replicas,
-      and their means are divided. NaN where the mean of ``|G|²`` comes out at zero or below: more steps would tell.
+    - ``gradient_norm``: the mean of the global gradient norm, before clipping.
+    - ``noise_scale``: the simple gradient noise scale ``tr(Σ) / |G|²``, in examples: the batch size at which the noise
+      of the gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
+      appendix A.1). Unbiased estimates of both come from the gradients of micro-batches and replicas in each step, and
+      their means are divided. NaN if the mean of ``|G|²`` is not positive: then more steps are needed.
 
-    The step goes on to compute them in later calls of `fit`, until `compile`.
+    Later calls of `fit` still compute them, until `compile`.
 
-    At the end of an epoch the numbers go into ``logs`` by these names, NaN where they are not known yet. Callbacks that
-    come after the meter show them, as TensorBoard's does, and so does the history.
+    At the end of an epoch these values are added to ``logs``, NaN if not known yet. Callbacks after the meter, such as
+    TensorBoard, and the history show them.
 
-    The weights that come out are the same, to the bit, as without a meter. Asked for, `result` raises ValueError where
-    there is no round yet, or where steps of somebody's own count no examples, or count batches. `fit` raises TypeError
-    for ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece, where
-    micro-batches or replicas make several, and for losses that are sums.
+    The resulting weights are bitwise identical to those without a meter. `result` raises ValueError if there is no
+    round yet, or if custom steps count no examples, or count batches. `fit` raises TypeError for ``gradients=True`` and
+    a model that is not a `bt.Model`; ValueError if neither micro-batches nor replicas split the batch, and for losses
+    that are sums.
 
     Example::
 
@@ -73,18 +73,18 @@ class Meter(Shown, keras.callbacks.Callback):
         super().__init__()
         self._gradients = switch("gradients", gradients)
         self._rounds = []  # (examples of this process, seconds)
-        self._examples, self._seconds = 0.0, 0.0  # of the round that is not complete
-        self._since = None  # the moment from which on that goes on; None in a pause
-        self._last = None  # the end of the last execution: an interrupted `fit` tells no other
-        self._base = None  # what the counter of examples said then
+        self._examples, self._seconds = 0.0, 0.0  # of the incomplete round
+        self._since = None  # the start of its current interval; None in a pause
+        self._last = None  # end of the last execution: an interrupted `fit` calls no other hook
+        self._base = None  # the counter of examples at that time
         self._counts_batches = False
-        self._of_all = None  # how many examples all processes have seen for one of this
+        self._of_all = None  # ratio of the examples of all processes to those of this one
         self._first_seconds = None
-        self._tokens = None  # in an example
-        self._busy_seconds = None  # that all devices need for an example at their peak
+        self._tokens = None  # per example
+        self._busy_seconds = None  # per example, for all devices at their peak
         self._sums = None  # of `GradientNoise`
 
-    # What it found
+    # Results
 
     @property
     def result(self) -> Result:
@@ -93,7 +93,7 @@ class Meter(Shown, keras.callbacks.Callback):
             self._collect(self._last)
         rounds = self._rounds
         if not rounds and self._seconds > 0:
-            rounds = [(self._examples, self._seconds)]  # better than nothing
+            rounds = [(self._examples, self._seconds)]  # an incomplete round is better than none
         if not rounds:
             raise ValueError(
                 f"there is no round yet: train for {ROUND} s or more after the first execution, which does not count"
@@ -125,7 +125,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     @property
     def examples_per_second(self) -> float | None:
-        """The median of `result`; None as long as that raises."""
+        """The median of `result`; None if that raises."""
         try:
             return self.result.median
         except ValueError:
@@ -133,13 +133,13 @@ class Meter(Shown, keras.callbacks.Callback):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """`examples_per_second` times the length of an example; None where the data are no tokens."""
+        """`examples_per_second` times the length of an example; None if the data are not tokens."""
         rate = self.examples_per_second
         return rate * self._tokens if rate and self._tokens else None
 
     @property
     def gradient_norm(self) -> float | None:
-        """The mean norm of the global gradient; None without ``gradients=True``, or before a step."""
+        """The mean global gradient norm; None without ``gradients=True``, or before a step."""
         if self._sums is None or self._sums[4] == 0:
             return None
         return float(self._sums[3] / self._sums[4])
@@ -153,7 +153,7 @@ class Meter(Shown, keras.callbacks.Callback):
         return float(covariance / true_square) if true_square > 0 else math.nan
 
     def _told(self):
-        """Return what goes into the logs of each epoch alike, by name; NaN for what is not known yet."""
+        """Return {name: value} for the logs, the same names in each epoch; NaN for unknown values."""
         names = ["examples_per_second"]
         if self._tokens:
             names.append("tokens_per_second")
@@ -189,7 +189,7 @@ class Meter(Shown, keras.callbacks.Callback):
     # In `fit`
 
     def set_model(self, model):
-        """Keras calls this before it makes what `fit` calls for an execution."""
+        """Called by Keras before it makes the function that `fit` calls for an execution."""
         super().set_model(model)
         if self._gradients:
             if not isinstance(model, Model):
@@ -202,12 +202,12 @@ class Meter(Shown, keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         model = self.model
         before = getattr(model.train_function, "__self__", None)
-        if isinstance(before, Meter):  # whose `fit` was interrupted
+        if isinstance(before, Meter):  # of an interrupted `fit`
             before._leave()
         replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
         self._of_all = replicas / here
         self._since = None
-        self._history = model.history  # each `fit` has one of its own
+        self._history = model.history  # each `fit` has a new one
         self._began = _now()
         self._train_function = model.train_function
         self._tracings = tracings_of(model.train_function)
@@ -240,14 +240,14 @@ class Meter(Shown, keras.callbacks.Callback):
         self._hooked.close()
 
     def _is_left(self):
-        """Tell whether the `fit` that was measured is over, which one that was interrupted says to nobody."""
+        """Return whether the measured `fit` is over; an interrupted one does not notify callbacks."""
         is_over = self.model.history is not self._history
         if is_over:
             self._leave()
         return is_over
 
     def _execute(self, iterator):
-        """What `fit` calls for an execution."""
+        """Replace the function that `fit` calls for an execution."""
         if self._is_left():
             return self._train_function(iterator)
         self._resume()
@@ -272,10 +272,10 @@ class Meter(Shown, keras.callbacks.Callback):
             self._examples, self._seconds = 0.0, 0.0
         return logs
 
-    # The round that is not complete
+    # The incomplete round
 
     def _resume(self):
-        """Go on with it, after a pause or after the metrics were reset."""
+        """Resume it after a pause or a reset of the metrics."""
         if self._since is None:
             wait_for_gpus()
             self._base, self._since = sum(examples_counted(self.model)), _now()
@@ -283,7 +283,7 @@ class Meter(Shown, keras.callbacks.Callback):
             self._base = sum(examples_counted(self.model))
 
     def _collect(self, until=None):
-        """Add what was done since it went on, now or ``until`` then."""
+        """Add the work since it was resumed, until now or ``until``."""
         wait_for_gpus()
         now = _now() if until is None else max(until, self._since)
         self._seconds += now - self._since
@@ -306,15 +306,15 @@ class Meter(Shown, keras.callbacks.Callback):
         self._since = None
 
     def _count_and_reset(self, reset):
-        """What `model.reset_metrics` does meanwhile: the counter of examples is one of them."""
+        """Replace `model.reset_metrics`, which also resets the counter of examples."""
         if not self._is_left() and self._since is not None:
             self._count()
         reset()
 
-    # What else it must know
+    # Properties of the model and its data
 
     def _look_at(self, iterator):
-        """Note from a batch's shapes how many tokens and FLOPs an example has."""
+        """Get tokens and FLOPs per example from a batch's shapes."""
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
         self._counts_batches = _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
@@ -323,18 +323,18 @@ class Meter(Shown, keras.callbacks.Callback):
                 peak = device.flops(model.dtype_policy.name) * model.distribute_strategy.num_replicas_in_sync
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
             except (TypeError, ValueError):
-                self._busy_seconds = None  # no model that the plan knows, or no type that the device has
+                self._busy_seconds = None  # the plan does not support the model, or the device the dtype
 
 
 def _counts_batches(model, spec):
-    """Tell whether steps of somebody's own count batches, as one may see after the first execution."""
+    """Return whether a custom step counts batches, as seen after the first execution."""
     sizes = {one.shape[0] for one in _specs_of_inputs(spec) if one.shape.rank}
     counted = max(examples_counted(model))
     return overriding(model) is not None and 0 < counted <= model.steps_per_execution and sizes != {1}
 
 
 def tokens_of_an_example(model, spec):
-    """Return how long a model's input of tokens is; None if it has none, or one of any length."""
+    """Return the length of a model's token input; None without one, or if its length varies."""
     if not any(isinstance(layer, keras.layers.Embedding) for layer in layers_within(model)):
         return None
     shapes = [one.shape for one in _specs_of_inputs(spec) if one.dtype.is_integer]
@@ -345,7 +345,7 @@ def tokens_of_an_example(model, spec):
 
 
 def _specs_of_inputs(spec):
-    """Return the `tf.TensorSpec`s of what goes into the model, of a batch's; under a strategy those of a replica."""
+    """Return the `tf.TensorSpec`s of the inputs in a batch's spec; under a strategy those of a replica."""
     if not isinstance(spec, tuple) or not spec:
         return []
     inputs = tf.nest.flatten(spec[0], expand_composites=True)
@@ -353,7 +353,7 @@ def _specs_of_inputs(spec):
 
 
 def _one_example(spec):
-    """Return a batch of one example for `flops_of_an_example`: its specs, or where they do not tell, its number."""
+    """Return a batch of one example for `flops_of_an_example`: its specs, or 1 if they are not fully defined."""
     parts = tf.nest.flatten(spec)
     told = parts and all(isinstance(one, tf.TensorSpec) and one.shape[1:].is_fully_defined() for one in parts)
     if not told:
@@ -362,21 +362,21 @@ def _one_example(spec):
 
 
 def examples_counted(model):  # private: Keras
-    """Return how many examples each replica of this process has trained on since the metrics were reset, as floats.
+    """Return how many examples each replica of this process has trained on since the last metrics reset, as floats.
 
-    Keras' step, and ours, count them in the tracker of the loss, the first of the public ``metrics``: but a model may
+    Keras' step, and ours, count them in the loss tracker. It is the first of the public ``metrics``, but a model may
     have others there, and other trackers count batches.
     """
-    if model._loss_tracker is None:  # a `compile` of somebody's own
+    if model._loss_tracker is None:  # a custom `compile`
         return [0.0]
     counts = model.distribute_strategy.experimental_local_results(model._loss_tracker.count.value)
     return [float(count.numpy()) for count in counts]
 
 
 def tracings_of(train_function):  # private: Keras
-    """Return a function that says how often what `fit` calls for an execution has been traced so far.
+    """Return a function that returns the number of tracings so far of the function that `fit` calls for an execution.
 
-    Keras hands out a plain function around those that TensorFlow traces; Keras 3.16 puts one more around them.
+    Keras wraps traced functions in a plain one; Keras 3.16 adds one more wrapper.
     """
     traced = _traced_within(train_function, set())
 
@@ -387,7 +387,7 @@ def tracings_of(train_function):  # private: Keras
 
 
 def _traced_within(function, seen):  # private: Keras
-    """Return the functions that TensorFlow traces among a function and those that it refers to."""
+    """Return the functions traced by TensorFlow among a function and those in its closure."""
     if id(function) in seen:
         return []
     seen.add(id(function))

@@ -1,4 +1,4 @@
-"""Where did the NaN come from? The first layer that gives a value that is not finite, with what went in."""
+"""Where did the NaN come from? The first layer that yields a non-finite value, with its inputs."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
 
 LEAST_SCALE = 2.0**-14
-"""What overflows at this loss scale too, is no matter of the scale."""
+"""An overflow even at this loss scale is not caused by the scale."""
 
 
 @dataclass(frozen=True, repr=False)
 class Overflow(Shown):
-    """What `find_overflow` found.
+    """The result of `find_overflow`.
 
-    - ``layer``: the name of the layer, its path where several layers have that name, or "loss", or of the batch
+    - ``layer``: the name of the layer, its path if several layers have that name, or "loss", or for the batch
       "inputs", "targets", "sample weights".
-    - ``where``: "forward" or "backward"; "batch" where that is not finite before anything is computed.
-    - ``dtype``: in which the first value that is not finite was computed.
-    - ``values``: {what went in and what came out: its `Values`}.
-    - ``scale``: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halves, at which the
-      step is finite; None if there is none.
+    - ``where``: "forward" or "backward"; "batch" if the batch itself is not finite.
+    - ``dtype``: that of the first non-finite value.
+    - ``values``: {input, output, weight or gradient: its `Values`}.
+    - ``scale``: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halving, with a
+      finite step; None if there is none.
     """
 
     layer: str
@@ -40,11 +40,11 @@ class Overflow(Shown):
 
     @property
     def handled(self) -> bool:
-        """Whether loss scaling gets over it: it skips the step and halves the scale until gradients are finite."""
+        """Whether loss scaling handles it: it skips steps and halves the scale until gradients are finite."""
         return self.finite_from is not None
 
     def words(self) -> list[str]:
-        """The finding as a list of plain sentences."""
+        """Return the finding as a list of plain sentences."""
         found = {
             "batch": f"The {self.layer} of the batch hold values that are not finite.",
             "forward": f"{self.layer} is the first whose result is not finite: forward, in {self.dtype}.",
@@ -68,23 +68,23 @@ class Overflow(Shown):
 
 
 def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
-    """Return the `Overflow` that says which layer first gives a value that is not finite; None for a healthy step.
+    """Return an `Overflow` naming the first layer that yields a non-finite value; None for a healthy step.
 
-    One training step of a compiled ``model`` is run on ``batch``, which is what a dataset for `fit` yields: (inputs,
-    targets), (inputs, targets, sample weights), or inputs alone for a model that needs no targets. Of a dataset, or of
-    what has `.dataset()`, it is the first batch, of a KerasHub task behind its preprocessor. The step is the model's
-    own, in its dtype policy and its micro-batches, but eager and without the update. It is healthy if the loss and all
-    gradients are finite: a layer may give infinities on purpose, as masks do. The model, its optimizers, seeds and
-    statistics stay as they are, and the shuffling of a `tf.data.Dataset` is not moved on.
+    One training step of a compiled ``model`` is run on ``batch``, as a dataset for `fit` yields it: (inputs, targets),
+    (inputs, targets, sample weights), or only inputs for a model that needs no targets. For a dataset, or an object
+    with `.dataset()`, it is the first batch, for a KerasHub task after its preprocessor. The step is the model's own,
+    with its dtype policy and micro-batches, but eager and without the update. It is healthy if the loss and all
+    gradients are finite: a layer may yield infinities on purpose, as in masks. The model, its optimizers, seeds and
+    statistics are unchanged, and the shuffling of a `tf.data.Dataset` does not advance.
 
-    With loss scaling some more steps tell whether a smaller scale makes the gradients finite.
+    With loss scaling, more steps test whether a smaller scale makes the gradients finite.
 
-    Functional, Sequential and subclassed models, also nested, also with a `train_step` of their own whose optimizers
-    are attributes of the model. What goes wrong between the layers in a model's own `call` is found at the next layer,
-    and in a layer's own `call` at that layer. A step takes several times as long as in `fit`.
+    It supports functional, Sequential and subclassed models, also nested or with a custom `train_step` whose optimizers
+    are attributes of the model. Overflow between layers in a model's own `call` is found at the next layer, and in a
+    layer's own `call` at that layer. A step takes several times as long as in `fit`.
 
-    Raises TypeError for what is no Keras model and for what is no batch, ValueError for a model that is not compiled,
-    has several replicas or needs targets that are not there.
+    Raises TypeError if ``model`` is not a Keras model or ``batch`` not a batch, ValueError for a model that is not
+    compiled, has several replicas or needs targets that are missing.
 
     Example::
 
@@ -105,7 +105,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
 
     try:
         step = WatchedStep(model, data)
-    except (AttributeError, TypeError, ValueError) as error:  # Keras 3.16 asks missing targets for their shape
+    except (AttributeError, TypeError, ValueError) as error:  # Keras 3.16 accesses the shape of missing targets
         if targets is None:
             raise ValueError(
                 f"a step of {model.name} on inputs alone fails ({type(error).__name__}: {error!s:.199}); if it needs"
@@ -160,22 +160,22 @@ def _in_the_batch(data):
 
 
 def _weights(model, layer):
-    """Return {name of a weight of a layer's own: its `Values`}."""
+    """Return {name: `Values`} of a layer's own weights, without those of inner layers."""
     owners = _owners(model)
     own = [variable for variable in layer.weights if owners[id(variable)] is layer and is_floating(variable.value)]
     return {variable.name: values_of(variable.value) for variable in own}
 
 
 def _owners(model):
-    """Return {id of a weight: the innermost layer that has it}."""
+    """Return {id of a weight: the innermost layer with it}."""
     owners = {}
-    for layer in layers_within(model):  # each before those inside it
+    for layer in layers_within(model):  # outer layers first
         owners.update({id(variable): layer for variable in layer.weights})
     return owners
 
 
 def _finite_from(model, data, scale):
-    """Return the largest of scale, scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
+    """Return the largest of scale, scale / 2, scale / 4, ... with a healthy step; None if there is none."""
     if not WatchedStep(model, data, LEAST_SCALE).is_healthy:
         return None
     while scale > LEAST_SCALE and not WatchedStep(model, data, scale).is_healthy:
@@ -184,7 +184,7 @@ def _finite_from(model, data, scale):
 
 
 def _first(model, step, scale, finite_from):
-    """Return the `Overflow` of a step that is not healthy."""
+    """Return the `Overflow` of an unhealthy step."""
     where = "backward" if all(values.finite for values in step.losses) else "forward"
     looks = [look for look in _with_weights(model, step) if not look.values.finite]
     found = next((look for look in looks if look.is_backward == (where == "backward")), None)
@@ -204,7 +204,7 @@ def _first(model, step, scale, finite_from):
 
 
 def _with_weights(model, step):
-    """Return all looks, those at a weight's gradient too: it is computed when the gradient has arrived at its layer."""
+    """Return all looks, with those at weight gradients inserted after the gradient that arrives at their layer."""
     owners = _owners(model)
     looks = list(step.looks)
     for gradient, variable in reversed(step.gradients):
@@ -217,7 +217,7 @@ def _with_weights(model, step):
 
 
 def _names_in(model):
-    """Return a function that names a layer of a model: by its path where others inside of it have the same name."""
+    """Return a function that names a layer of a model: by its path if several layers have the same name."""
     counts = Counter(layer.name for layer in layers_within(model))
 
     def name_of(layer):
@@ -227,7 +227,7 @@ def _names_in(model):
 
 
 def _blame(look, name_of):
-    """Return the name of the layer that a value comes from, and what is to be said of it."""
+    """Return the name of the layer where a value originates, and a remark."""
     layer = look.call.layer
     caller = look.call.caller
     if look.where not in ("input", ARRIVES):
@@ -242,9 +242,9 @@ def _blame(look, name_of):
 
 
 def path_within(outer, layer):  # private: Keras
-    """Return the names on the way from a layer or model to one inside it, "block_1/dense"; None if it is not there.
+    """Return the path from a layer or model to a layer inside it, "block_1/dense"; None if it is not there.
 
-    Its public ``path`` begins where it was built, and so within a nested model at that.
+    Its public ``path`` begins where it was built: for a nested model, at that model.
     """
     for inner in layers_directly_in(outer):
         if inner is layer:

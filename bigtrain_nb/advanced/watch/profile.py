@@ -1,4 +1,4 @@
-"""Where does a step's time go? Some steps under TensorFlow's profiler, between others without it."""
+"""Where does a step's time go? Steps under TensorFlow's profiler, between others without it."""
 
 import os
 import tempfile
@@ -20,24 +20,24 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, quantity
 
 WARM_UP = 3
-"""Steps that do not count: the first traces and compiles, and those after a pause find full buffers."""
+"""Steps that do not count: the first one traces and compiles, and after a pause buffers are full."""
 OTHERS = "others"
 NO_OPERATION = "no operation"
 ROWS, KINDS = 10, 3
-"""Shown one by one: so many layers and operations, and in a picture so many kinds of operations."""
+"""Number of layers and operations shown individually, and of kinds of operations in a figure."""
 SEEN = 0.005
-"""Share of a step below which a layer has no bar of its own in a picture: nobody would see it."""
+"""Share of a step below which a layer has no separate bar in a figure: it would be invisible."""
 
 
 @dataclass(frozen=True, repr=False)
 class Profile(Shown):
-    """Where the time of a step goes, as `profile` found it.
+    """The time of a step by place, layer and operation, as measured by `profile`.
 
-    parts: {(place, layer, operation): share of the wall time}, adds up to 1. steps: how many were profiled.
-    seconds, plain_seconds: of a step with and without the profiler. operations: how many a step runs, on the host
+    parts: {(place, layer, operation): share of the wall time}, which sum to 1. steps: the number of profiled steps.
+    seconds, plain_seconds: of a step with and without the profiler. operations: their number in a step, on the host
     and, as kernels and copies, on accelerators.
-    folder: `tensorboard --logdir` shows it. products: of a model with a policy of 16 bits, which products of matrices
-    compute in 32, with their share of the FLOPs and what to do; "" where that is under 5 %.
+    folder: for `tensorboard --logdir`. products: for a model with a 16-bit policy, the matmuls computed in 32 bits,
+    with their share of the FLOPs and advice; "" if that is under 5 %.
     """
 
     parts: dict
@@ -50,17 +50,17 @@ class Profile(Shown):
 
     @property
     def shares(self) -> dict[str, float]:
-        """{kind of operation: share of a step}, with "input", "between operations" and "Python", adds up to 1."""
+        """{kind of operation: share of a step}, with "input", "between operations" and "Python"; the sum is 1."""
         return self._by("operation")
 
     @property
     def layers(self) -> dict[str, float]:
-        """{layer: share of a step}, with the same three, adds up to 1. The optimizer stands there by its name."""
+        """{layer: share of a step}, with the same three; the sum is 1. The optimizer is included by its name."""
         return self._by("layer")
 
     @property
     def places(self) -> dict[str, float]:
-        """{"CPU", "GPU:0", ...: share of a step}, with the same three, adds up to 1."""
+        """{"CPU", "GPU:0", ...: share of a step}, with the same three; the sum is 1."""
         return self._by("place")
 
     def _by(self, what):
@@ -70,7 +70,7 @@ class Profile(Shown):
         return dict(shares.most_common())
 
     def words(self) -> list[str]:
-        """The finding as a list of plain sentences."""
+        """Return the finding as a list of plain sentences."""
         mean = amount(self.seconds / max(1, self.operations), "s")
         return [
             f"A step takes {amount(self.seconds, 's')}, of which {self.shares['input']:.0%} is waiting for input.",
@@ -91,7 +91,7 @@ class Profile(Shown):
         return stacked(*notes, *tables)
 
     def figure(self) -> Any:
-        """Return a figure: a bar for each layer that can be seen, cut by the kinds of operations that take most."""
+        """Return a figure: a bar for each visible layer, divided by the most expensive kinds of operations."""
         from bigtrain_nb.plots import stacked_figure
 
         seen = [layer for layer, share in _largest(self.layers, ROWS).items() if share >= SEEN]
@@ -109,7 +109,7 @@ class Profile(Shown):
 
 
 def _largest(shares, count):
-    """Return the largest of {name: share}, the rest as one."""
+    """Return the first ``count`` of {name: share}, and the sum of the rest."""
     largest = dict(list(shares.items())[:count])
     rest = sum(shares.values()) - sum(largest.values())
     return {**largest, OTHERS: rest} if len(shares) > count else largest
@@ -121,27 +121,27 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
     ``step`` is one of
 
     - a function without arguments that takes a step, such as `lambda: train_step(batch)`, without ``dataset``;
-    - a function of a batch: each step gets the next batch of ``dataset``, whole, as `step(batch)`;
+    - a function of a batch: each step calls `step(batch)` with the next batch of ``dataset``;
     - a compiled Keras model, which trains on ``dataset`` as in `fit`: the weights change. Compiled with
-      `steps_per_execution=n`, it takes n batches at a call, and a "step" here is all n of them;
-    - a dataset alone, of which each step takes a batch: the operations are those of the pipeline.
+      `steps_per_execution=n`, it takes n batches per call, and a "step" here is all n of them;
+    - only a dataset, from which each step takes a batch: the operations are those of the pipeline.
 
-    ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; one that ends starts again. That of
-    a model is a `tf.data.Dataset`.
-    ``folder`` is where the trace is kept for TensorBoard (its profile page needs the package xprof); default: a new
-    temporary folder, which is yours to delete.
+    ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; a finite one is repeated. For a
+    model it is a `tf.data.Dataset`.
+    ``folder`` is where the trace is stored for TensorBoard (its profile page needs the package xprof); default: a new
+    temporary folder, which you must delete.
 
-    A share is a part of the wall time. At each moment the time is given to what runs then: on an accelerator; if
-    nothing does, operations on the host; if none runs, waiting for a batch; if nobody waits, "between operations" where
-    TensorFlow was called, and "Python" where it was not. What runs side by side gets equal parts, so shares add up
-    to 1. Work of the pipeline that the model does not wait for is not in them. Operations of XLA have no layers. Where
-    TensorFlow sees GPUs and the trace has none of their work, a warning says what to do: shares are the host's then.
+    Shares are of the wall time. Each moment is assigned to the work running on accelerators; if there is none, to
+    operations on the host; then to waiting for a batch; then to "between operations" within a call of TensorFlow, and
+    otherwise to "Python". Concurrent work is weighted equally, so shares sum to 1. Work of the pipeline that the model
+    does not wait for is not included. XLA operations have no layers. If TensorFlow sees GPUs but the trace has none of
+    their work, a warning says what to do: shares are then those of the host.
 
-    The steps are those in the middle of as many without the profiler, which tell how much it slows them. It writes
-    down each operation, some microseconds each, so shares of many small operations are too large.
+    As many steps without the profiler are taken before and after, half each, to measure its overhead. It records each
+    operation, which takes some microseconds, so shares of many small operations are too large.
 
-    Raises TypeError for another kind of ``step`` or ``dataset``, ValueError for ``steps`` that is no integer of at
-    least 1, for a model that is not compiled and for a dataset that yields nothing.
+    Raises TypeError for another kind of ``step`` or ``dataset``, ValueError if ``steps`` is not an integer of at least
+    1, for a model that is not compiled and for a dataset that yields nothing.
 
     Example::
 
@@ -167,9 +167,9 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
 
 
 def _products_of(step, dataset):
-    """Return what to know of the products of a model with a policy of 16 bits; "" of all else.
+    """Return the text on the matmul precision of a model with a 16-bit policy; "" for all else.
 
-    A model with a step of its own need not have a forward pass.
+    A model with a custom step need not have a forward pass.
     """
     if not isinstance(step, keras.Model) or overriding(step):
         return ""
@@ -218,14 +218,14 @@ def _step_function(step, dataset):
     def take():
         try:
             step.train_function(iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):  # what repeats ends only where it is empty
+        except (StopIteration, tf.errors.OutOfRangeError):  # a repeated dataset ends only if empty
             raise ValueError("the dataset yielded no batch") from None
 
     return take
 
 
 def _next_of(source):
-    """Return a function that gives the next batch, again from the start where they end."""
+    """Return a function that returns the next batch, restarting at the end."""
     batches = _for_ever(batches_of(source))
 
     def next_batch():
@@ -245,7 +245,7 @@ def _for_ever(batches):
 
 
 def _seconds(take, steps):
-    """Take some steps that do not count, then so many; return how long the latter took."""
+    """Take some warm-up steps, then ``steps``; return how long the latter took."""
     for _ in range(WARM_UP):
         take()
     wait_for_gpus()

@@ -1,8 +1,8 @@
-"""What a trace of TensorFlow's profiler says of a step: its wall time, divided between what ran.
+"""The wall time of a step by operation, from a trace of TensorFlow's profiler.
 
-The trace is read with the protocol that comes with TensorFlow. Its planes are the host, with a line for each thread,
-and the accelerators, with a line for each stream. Threads tell of operations ("gpt_1/dense_1/MatMul:MatMul"), of calls
-from Python (EagerExecute), of waiting for a batch (IteratorGetNextOp) and of functions that the input pipeline runs.
+The trace is read with TensorFlow's protocol buffers. Its planes are the host, with a line for each thread, and the
+accelerators, with a line for each stream. The events of threads are operations ("gpt_1/dense_1/MatMul:MatMul"), calls
+from Python (EagerExecute), waiting for a batch (IteratorGetNextOp) and functions of the input pipeline.
 """
 
 import math
@@ -15,24 +15,24 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from bigtrain_nb.common.quiet import keras
 
 STEP, INPUT = "bigtrain_nb step", "bigtrain_nb input"
-"""Names of the marks that `bt.profile` leaves in the trace."""
+"""Names of the events that `bt.profile` adds to the trace."""
 CAPTURED = "InstantiatedCapturedFunction"
-"""What a stage of the input pipeline calls a function by."""
+"""Prefix of the events in which the input pipeline runs a function."""
 DEVICE, HOST, WAITING, CALL = range(4)
-"""What a moment is given to: to the first of these that runs then."""
+"""Ranks of spans: a moment is assigned to the first of these that is running."""
 
 _OPERATION = re.compile(r"([^:]+):_?(?:Mkl)?(?:Native)?([A-Z]\w*)")
-"""Names of TensorFlow's own operations and of oneDNN's in their place: "gpt_1/dense_1/MatMul:_MklMatMul"."""
+"""Names of TensorFlow's operations and their oneDNN replacements: "gpt_1/dense_1/MatMul:_MklMatMul"."""
 _AROUND = re.compile(
     r"^((StatefulPartitionedCall|PartitionedCall|while|cond|body|then|else|gradient_tape|replica)?(_\d+)*/)+"
 )
 _LAYER = re.compile(r"(.+)_\d+")
 SCOPES_ARE_NUMBERED = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
-"""Before Keras 3.16 each call of a layer opens two scopes, the second of which TensorFlow numbers; then only one."""
+"""Before Keras 3.16 each layer call opens two scopes, and TensorFlow numbers the second; later only one."""
 
 
 class Part(NamedTuple):
-    """What time is given to: where it runs, in which layer, and the kind of operation."""
+    """A category of time: place, layer and kind of operation."""
 
     place: str
     layer: str
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A thread or a stream does something from ``start`` to ``end``, in picoseconds."""
+    """An activity of a thread or a stream from ``start`` to ``end``, in picoseconds."""
 
     start: float
     end: float
@@ -52,20 +52,20 @@ WAITS = Part("input", "input", "input")
 BETWEEN = Part("between operations", "between operations", "between operations")
 PYTHON = Part("Python", "Python", "Python")
 IDLE = frozenset(part.operation for part in (WAITS, BETWEEN, PYTHON))
-"""What is no operation."""
+"""Categories that are not operations."""
 
 
 def read(path):
-    """Return the `XSpace` that a file of the profiler holds."""
+    """Read the `XSpace` in a file of the profiler."""
     space = XSpace()
     space.ParseFromString(path.read_bytes())
     return space
 
 
 def divide(space, steps_are_input=False):
-    """Return ({`Part`: its share of the wall time of all steps}, operations a step, seconds a step).
+    """Return ({`Part`: its share of the wall time of all steps}, operations per step, seconds per step).
 
-    ``space``: an `XSpace`. ``steps_are_input``: nothing is trained, so that the pipeline's operations count.
+    ``space``: an `XSpace`. ``steps_are_input``: nothing is trained, so the pipeline's operations count.
     """
     lines = list(_lines(space))
     own = None
@@ -106,7 +106,7 @@ def _lines(space):
 
 
 def _events(plane, line):
-    """Return the events of a line, each before those inside it."""
+    """Return the events of a line, outer ones first."""
     events = []
     for event in line.events:
         start = 1000 * line.timestamp_ns + event.offset_ps
@@ -116,7 +116,7 @@ def _events(plane, line):
 
 
 def _stats(plane, event):
-    """Return what the profiler noted with an event, by name; long texts stand in the plane's own table."""
+    """Return the statistics of an event by name; long strings are in the plane's table."""
     stats = {}
     for stat in event.stats:
         kind = stat.WhichOneof("value")
@@ -128,7 +128,7 @@ def _stats(plane, event):
 
 
 def _called_from_python(events):
-    """Return the ids of the functions that a thread runs because Python has called them: those of the steps."""
+    """Return the ids of the functions that a thread runs in calls from Python: those of the steps."""
     ids = set()
     until = -math.inf
     for event in events:
@@ -140,9 +140,9 @@ def _called_from_python(events):
 
 
 def _on_a_thread(events, own):
-    """Return the spans of a thread, outer ones before inner ones, of the functions with ``own`` ids; None: of all.
+    """Return the spans of a thread, outer ones first, for the functions with ``own`` ids; None: for all.
 
-    The others are the pipeline's. Many of them can be on their way already when the trace begins.
+    The others are the pipeline's. Many of them may already be running when the trace begins.
     """
     spans = []
     until = -math.inf
@@ -175,7 +175,7 @@ def _is_of_the_pipeline(event, own):
 
 
 def _kernel(place, event):
-    """Return the `Part` of what runs on an accelerator."""
+    """Return the `Part` of an event on an accelerator."""
     name = event.stats.get("tf_op", event.name)
     return _operation(place, name, event.stats) or Part(place, "the rest", event.name)
 
@@ -192,11 +192,11 @@ def _operation(place, name, stats):
 
 
 def _layer_of(path):
-    """Return the layer that a path speaks of, the first below the model: "gpt_1/dense_1_1/Gelu/Erfc" -> "dense_1"."""
+    """Return the layer in a path, the first below the model: "gpt_1/dense_1_1/Gelu/Erfc" -> "dense_1"."""
     scopes = _AROUND.sub("", path).split("/")[:-1]
     if not scopes:
         return "the rest"
-    if not SCOPES_ARE_NUMBERED:  # model/layer/..., or one scope alone: an optimizer, a function's own
+    if not SCOPES_ARE_NUMBERED:  # model/layer/..., or a single scope: an optimizer or a function
         return scopes[:2][-1]
     found = scopes[0]
     for scope in scopes[:2]:
@@ -208,7 +208,7 @@ def _layer_of(path):
 
 
 def _changes(spans):
-    """Return (moment, 1 or -1, span) where a span of a line begins or ends to be the innermost."""
+    """Return (time, 1 or -1, span) when a span of a line becomes innermost or stops being so."""
     changes = []
     around = []
     for span in spans:
@@ -225,8 +225,7 @@ def _changes(spans):
 def _shares(changes, start, end):
     """Return {`Part`: its share of the time from start to end}.
 
-    At each moment the time is divided equally between what runs of the first rank that runs at all; Python has the
-    rest.
+    Time is divided equally among the running spans of the first rank that has any; the rest is Python's.
     """
     running = [Counter(), Counter(), Counter(), Counter(), Counter({PYTHON: 1})]
     given = Counter()

@@ -1,8 +1,8 @@
-"""A training step with a look at what goes into each layer and what comes out of it, forward and backward.
+"""A training step that records the inputs and outputs of each layer, forward and backward.
 
-The step is the model's own `train_step`, run eagerly. What goes through a layer passes an identity, whose gradient is
-what arrives there in the backward pass. What gradients are taken of is a loss. The optimizers are kept from updating,
-and all that a step changes is put back.
+The step is the model's own `train_step`, run eagerly. Tensors into and out of a layer pass an identity, whose gradient
+is recorded in the backward pass. Every target of a gradient counts as a loss. The optimizers do not update, and all
+state that a step changes is restored.
 """
 
 import math
@@ -24,7 +24,7 @@ ARRIVES = "gradient that arrives"
 
 @dataclass(frozen=True)
 class Values:
-    """What a tensor holds: the least and the largest of its finite values, and how many of ``size`` are not finite."""
+    """The least and largest finite value of a tensor, and how many of its ``size`` values are infinite or NaN."""
 
     dtype: str
     least: float
@@ -63,7 +63,7 @@ def is_floating(value):
 
 @dataclass(eq=False)
 class Call:
-    """One call of a ``layer``, by the ``caller``, which is another call, or None for the model itself."""
+    """One call of a ``layer`` by the ``caller``, which is another call, or None for the model itself."""
 
     layer: object
     caller: object
@@ -71,7 +71,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen at a call: ``where`` is "input", "output", or in the backward pass a gradient."""
+    """The recorded values of a tensor at a call: ``where`` is "input", "output", or a gradient."""
 
     where: str
     call: Call
@@ -83,11 +83,10 @@ class Look:
 
 
 class WatchedStep:
-    """One training step of a compiled model on a batch of tensors, at a loss scale (None: as the optimizer has it).
+    """One training step of a compiled model on a batch of tensors, at a loss scale (None: that of the optimizer).
 
-    ``looks``: in the order of time. ``losses``: `Values`, before they are scaled, one for each micro-batch, or for each
-    loss of a `train_step` of somebody's own. ``gradients``: pairs of what the optimizers were given, gradient and
-    variable.
+    ``looks``: in order of time. ``losses``: `Values` before scaling, one for each micro-batch, or for each loss of a
+    custom `train_step`. ``gradients``: the (gradient, variable) pairs passed to the optimizers.
 
     Raises ValueError for a step that takes no gradient.
     """
@@ -102,7 +101,7 @@ class WatchedStep:
         with ExitStack() as stack:
             stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
             tf.config.run_functions_eagerly(True)
-            # Seeds, moving statistics and metrics are put back; metrics that were not there yet start from nothing.
+            # Seeds, moving statistics and metrics are restored; new metrics are reset.
             for variable in [*model.non_trainable_variables, *model.metrics_variables]:
                 stack.callback(variable.assign, tf.identity(variable.value))
             stack.callback(model.reset_metrics)
@@ -121,7 +120,7 @@ class WatchedStep:
 
     @property
     def is_healthy(self):
-        """Whether the loss and all that the optimizer was given are finite."""
+        """Whether the loss and all gradients passed to the optimizers are finite."""
         given = [values_of(gradient) for gradient, _ in self.gradients]
         return all(values.finite for values in self.losses + given)
 
@@ -141,11 +140,11 @@ class WatchedStep:
 
     @contextmanager
     def _losses_seen(self):
-        """Look at what gradients are taken of, for a step of somebody's own may compute its losses as it likes."""
+        """Record the targets of all gradients, because a custom step may compute its losses in any way."""
         gradient = tf.GradientTape.gradient
 
         def look_and_differentiate(tape, target, sources, output_gradients=None, *args, **kwargs):
-            if output_gradients is None:  # else it goes on with a backward pass, as a recomputed layer does
+            if output_gradients is None:  # otherwise it continues a backward pass, as in a recomputed layer
                 for loss in filter(is_floating, keras.tree.flatten(target)):
                     if not any(loss is seen for seen in self._scaled_losses):
                         self.losses.append(values_of(loss))
@@ -158,7 +157,7 @@ class WatchedStep:
             tf.GradientTape.gradient = gradient
 
     def _call(self, layer, call, *args, **kwargs):
-        if not tf.executing_eagerly():  # Keras infers shapes
+        if not tf.executing_eagerly():  # shape inference by Keras
             return call(*args, **kwargs)
         this = Call(layer, self._running[-1] if self._running else None)
         args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
@@ -170,7 +169,7 @@ class WatchedStep:
         return self._look_at(outputs, this, "output", ARRIVES)
 
     def _look_at(self, structure, call, forward, backward):
-        """Look at each floating tensor of a structure, now and when its gradient comes; return the same tensors."""
+        """Record each floating-point tensor of a structure, and its gradient later; return the same tensors."""
 
         @tf.custom_gradient
         def seen(tensor):
@@ -190,5 +189,5 @@ class WatchedStep:
 
 
 def weights_built_for(optimizer):  # private: Keras
-    """Return the weights that an optimizer was built for, which `apply` takes where it is given gradients alone."""
+    """Return the weights that an optimizer was built for, which `apply` updates if given only gradients."""
     return innermost(optimizer)._trainable_variables
