@@ -111,7 +111,7 @@ def pytorch(data, size, batch, workers, example):
 
 
 def grain_threads(data, size, batch, threads, example):
-    """Batches of Grain from ``threads`` reading threads."""
+    """Batches of Grain, each made by one of ``threads`` threads."""
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
     return _grain_batches(data, size, batch, example).to_iter_dataset(options)
 

@@ -31,7 +31,7 @@ def rates(job):
 
 
 def chiefs_answer(script, workers, arguments, env, seconds=LIMIT):
-    """Run a script in workers, on the CPU; return the JSON that the chief writes to the last argument."""
+    """Run a script in workers, on the CPU; return the JSON that the chief writes to the file in the last argument."""
     env = env | {"CUDA_VISIBLE_DEVICES": "-1"}
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")

@@ -58,7 +58,7 @@ def code_cells(notebook):
 def cell_seconds(cell, default=CELL_SECONDS):
     """The time limit of the cell: 120 seconds with the tag `timeout=120`, the default without one.
 
-    BIGTRAIN_NB_TIME_SCALE scales it.
+    A BIGTRAIN_NB_TIME_SCALE above 1 multiplies it.
     """
     longer = max(1.0, time_scale())
     for tag in cell.metadata.get("tags", []):

@@ -1,7 +1,7 @@
 """Estimate the minutes of each notebook's core path, Further and short track (evening), and update them in the text.
 
     python tools/ways.py            write
-    python tools/ways.py --check    list outdated figures and exit with status 1
+    python tools/ways.py --check    list outdated figures; the exit status is 1 if there are any
 
 Minutes: words of Markdown / 180, lines of code / 20, one per prediction, and the stated minutes of exercises. Headings
 of sections with short-track cells are marked by a moon, and links to them are updated.

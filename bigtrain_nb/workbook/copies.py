@@ -25,7 +25,7 @@ def make(notebook, folder):
 
     Returns a message for the reader, or "". After a copy was deleted or renamed, its earlier entries stay in the
     record, but predictions in the new copy count as first ones. Raises OSError if a file cannot be read or written, and
-    ValueError for a file that is not a notebook, or that is already in the folder.
+    ValueError for a file that is not a notebook, or if ``notebook`` itself is in ``folder``.
     """
     notebook, copy = Path(notebook), Path(folder) / Path(notebook).name
     if notebook.resolve() == copy.resolve():

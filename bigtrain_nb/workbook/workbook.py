@@ -95,8 +95,8 @@ def reveal(name: str, measured: Any) -> cards.Card:
 
     Without a prediction, only the measurement is shown; without a `predict` of that name, nothing is recorded.
     `measured`: a `Ratio`, a `Result`, another object with `median`, `low`, `high` and `unit`, or a plain number. Raises
-    TypeError for anything else, ValueError for a name similar to one passed to `predict`, or for a measurement that is
-    not finite or has another unit.
+    TypeError for anything else, ValueError for a name that is nearly one passed to `predict`, or for a measurement
+    that is not finite or has another unit.
 
     Example::
 
@@ -156,8 +156,8 @@ def score(series: bool = False) -> cards.Card:
     """Every prediction compared with its measurement, with a picture, and every checked exercise.
 
     Predictions count if they were made before their measurement was revealed; a later one is listed as "second time". A
-    prediction does not count if its measurement has no interval, or one that extends from below half to above double
-    the median. With ``series``, a second table lists the notebooks that the reader has worked through in this folder.
+    prediction does not count if the measured interval extends from below half to above double the median, as does an
+    infinite one. With ``series``, a second table lists the notebooks that the reader has worked through in this folder.
 
     Example::
 

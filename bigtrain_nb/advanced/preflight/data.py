@@ -39,7 +39,7 @@ def runs(training):
 
 
 def fails(training):
-    """Return a failure if a step on the first batch fails, otherwise None."""
+    """Return a failure if the model could not be built for the first batch, otherwise None."""
     if training.fails_with is None:
         return None
     given = ", ".join(

@@ -10,7 +10,7 @@ from bigtrain_nb.common.words import number
 PRODUCTS = {*MATRICES, "Einsum"}
 SIXTEEN_BITS = ("bfloat16", "float16")
 WORTH_A_WORD = 0.05
-"""Share of the FLOPs to report from: a last layer in float32 for few classes is intentional, and small."""
+"""Least share of the FLOPs to report: a last layer in float32 for few classes is intentional, and small."""
 
 
 def sixteen_bits_of(model):

@@ -247,7 +247,7 @@ class Meter(Shown, keras.callbacks.Callback):
         return is_over
 
     def _execute(self, iterator):
-        """Replace the function that `fit` calls for an execution."""
+        """Called by `fit` for an execution, instead of the model's train function."""
         if self._is_left():
             return self._train_function(iterator)
         self._resume()
@@ -306,7 +306,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._since = None
 
     def _count_and_reset(self, reset):
-        """Replace `model.reset_metrics`, which also resets the counter of examples."""
+        """Called instead of `model.reset_metrics`, which also resets the counter of examples."""
         if not self._is_left() and self._since is not None:
             self._count()
         reset()
