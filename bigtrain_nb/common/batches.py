@@ -23,11 +23,11 @@ class ReplicaBatch:
     """A replica's shard of a batch, or a micro-batch of it, with its properties, each computed once per step.
 
     ``reduction``: the reduction over the replicas, a `Mean` of train/reduction.py. ``micro_batches``: the maximum
-    number of micro-batches. ``examples``: their number, an int if known, otherwise an int32 scalar. ``part``: the
-    fraction that its loss contributes to the mean over all micro-batches.
+    number of micro-batches. ``examples``: the number of examples, an int if known, otherwise an int32 scalar.
+    ``part``: the fraction that its loss contributes to the mean over all pieces.
 
     ``is_piece``: whether there are other micro-batches or replicas. Only then are these known: ``loss_reduction`` of
-    all losses; ``places``, the weight of each position in the mean, None if equal; ``weight``, the sum of these. If
+    all losses; ``places``, the weight of each position in the mean, None if equal; ``weight``, by `weight_of`. If
     several outputs have summed losses, also ``examples_of_all``, the size of the global batch, and ``times``, which is
     that / (replicas * examples), by which the sum of each output is multiplied.
     ``loss_factor``: the number of replicas if the loss is a sum, because the mean over replicas is taken; otherwise 1.
@@ -370,7 +370,7 @@ def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
 
 
 def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
-    """Return the same sums, with micro-batches of static shapes, which fused kernels need."""
+    """Return the sums of `sum_in_a_loop`, with micro-batches of static shapes, which fused kernels need."""
     start = tf.TensorSpec([], tf.int32)
     whole = tf.function(lambda start: one_micro_batch(start, size), autograph=False).get_concrete_function(start)
     end = examples // size * size

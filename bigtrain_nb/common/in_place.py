@@ -126,7 +126,7 @@ def _parts(thing):
 
 
 def what_it_became(thing):
-    """Return the classes of ours that an object was given, the oldest first."""
+    """Return the classes of ours that an object was given, in that order."""
     found = []
     kind = type(thing)
     while "_class_before" in vars(kind):

@@ -78,7 +78,7 @@ def after(data):
 def count_by_examples(model, examples, times=None):
     """Weight batches by their examples in the tracked loss of each output; Keras weights all batches equally.
 
-    ``times`` scales a summed loss from the mean over micro-batches to the full batch.
+    ``times`` scales a summed loss, so that its mean over the pieces is the sum over the full batch.
     """
     with ExitStack() as stack:
         for tracker in model._compile_loss.metrics if model._compile_loss else []:

@@ -51,7 +51,7 @@ def quiet_start():
 
 @contextmanager
 def kept_for_good():
-    """Exclude the objects that the block creates from garbage collection, until the process ends.
+    """Exclude the objects that the block creates from garbage collection, even when the process ends.
 
     Python would scan TensorFlow's half a million objects repeatedly, which is a third of the time that a worker process
     takes to start and to exit.

@@ -78,7 +78,7 @@ def first_sentence(error):
 
 
 def interval(row):
-    """Format a median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; or without one.
+    """Format a median with its interval, if any: "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)".
 
     With too few rounds for an interval, their range is labeled as such: "2,350 (3 rounds: 2,300 to 2,410)".
     """

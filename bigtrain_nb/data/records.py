@@ -13,9 +13,9 @@ RATIOS = (1, 2, 4, 8)
 def pack(folder, split, classes, labels, images, shards):
     """Write each JPEG as ``<split>/<class>/<index>.jpg`` and all of them, in the same order, into TFRecord shards.
 
-    There are at most as many shards as images. ``labels`` are indices into ``classes``; ``images`` yields the JPEG
-    bytes for each label. Every record is a tf.train.Example with the features "image" (JPEG bytes) and "label" (int64).
-    Raises OSError if writing fails, for example on a full disk.
+    There are ``shards`` of them, at most one per image. ``labels`` are indices into ``classes``; ``images`` yields the
+    JPEG bytes for each label. Every record is a tf.train.Example with the features "image" (JPEG bytes) and "label"
+    (int64). Raises OSError if writing fails, for example on a full disk.
     """
     (folder / "shards").mkdir(exist_ok=True)
     for label in set(labels):

@@ -41,8 +41,8 @@ class TokenRows:
     about a second for a million documents, and keeps 12 bytes per piece and 8 per row.
 
     Raises ValueError for invalid tokens or lengths, for lengths that do not add up to the number of tokens, for a
-    ``vocabulary`` that the tokens' dtype cannot hold, and, when a row is read, for a token outside the vocabulary;
-    IndexError for a row that does not exist.
+    ``vocabulary`` that the tokens' dtype cannot hold, and, when a row is read, for a token below 0 or not below
+    ``vocabulary``; IndexError for a row that does not exist.
 
     Example::
 

@@ -16,7 +16,7 @@ ON_SERVERS = (
     "bt.strategy() brings together workers that train synchronously. Make a tf.distribute.ParameterServerStrategy in"
     " the chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
 )
-# Variables with which other launchers give a process the world size.
+# Variables by which other launchers tell a process that it is one of several.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
 SLURM = "SLURM's variables"
 SLURM_PORTS = range(20_000, 32_000)  # below Linux's ephemeral ports

@@ -59,7 +59,7 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
     step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, except for 1 of 30, 40 MiB higher.
 
     Raises TypeError if the function cannot be called with these arguments or cloudpickle cannot send them, RuntimeError
-    with the end of the traceback if the function raises or its process dies, TimeoutError after 10 minutes.
+    with the end of its output if the function raises or its process dies, TimeoutError after 10 minutes.
 
     Example::
 

@@ -29,7 +29,7 @@ from bigtrain_nb.launch.cluster_spec import ClusterSpec, Place
 from bigtrain_nb.launch.same_run import differences
 from bigtrain_nb.launch.supervisor import free_ports
 
-GREETING = "bigtrain_nb"  # begins each message: an older TensorFlow server may still use the chief's port
+GREETING = "bigtrain_nb"  # begins each message: a TensorFlow server that still runs may have the chief's port
 LONGEST_MESSAGE = 2**20  # bytes
 BACKLOG = 4096  # all other tasks may connect at once
 PAUSE_SECONDS = 0.2
@@ -193,7 +193,7 @@ def gather(server, spec, runs, deadline):
 
 
 def _all_guests(server, spec, deadline):
-    """Return, by rank, a connection to each other task and its `what_runs`, once all have come."""
+    """Return, by rank, a connection to each other task and its ``runs``, once all have come."""
     guests, runs_of = {}, {}
     came = queue.Queue()
     server.settimeout(PAUSE_SECONDS)
@@ -225,7 +225,7 @@ def _hear_into(came, guest, spec):
 
 
 def hear(guest, spec):
-    """Return a guest's rank, connection and `what_runs`; None if it is not a task of this cluster."""
+    """Return a guest's rank, connection and ``runs``; None if it is not a task of this cluster."""
     with suppress(OSError, TypeError, LookupError):
         said = heard(guest, time.monotonic() + TALK_SECONDS)
         rank, runs = said["rank"], said["runs"]

@@ -29,9 +29,9 @@ def strategy(
     arguments, versions, Keras settings, and the number of GPUs. ``may_differ`` lists arguments whose value may differ
     between tasks, like ["--log-dir"].
 
-    Raises ValueError for an invalid TF_CONFIG or other variables, and if only another launcher's, such as WORLD_SIZE=2,
-    show that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run already, if
-    the tasks do not run the same, or if some are missing after ``timeout`` seconds: it names the tasks.
+    Raises ValueError if TF_CONFIG or other variables are invalid, and if only another launcher's, such as WORLD_SIZE=2,
+    show that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run already,
+    and, with their names, for tasks that do not run the same or are missing after ``timeout`` seconds.
 
     Example::
 

@@ -65,7 +65,7 @@ def expected_scatter(noise, of_other):
 def ratio_interval(values, instances, error, scatter=SCATTER):
     """Return ``(mean, low, high)`` for the logarithm of the ratio of two sources, and the instances' variance share.
 
-    ``values``: that logarithm in each round; ``instances``: for each round, the number of the instances measured.
+    ``values``: that logarithm in each round; ``instances``: for each round, the index of its instances.
     ``scatter``: the expected standard deviation of the values, see `expected_scatter`.
 
     The variance of the mean is the variance between rounds / their number + the variance between instances / their

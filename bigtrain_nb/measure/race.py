@@ -146,7 +146,7 @@ def standings_at_checks(build, settings, seconds, progress=None):
 
 
 def _standings(rounds, settings, eliminated):
-    """Return the `Race` so far: remaining settings first, then later eliminated ones, each by descending mean rate."""
+    """Return the `Race` so far: remaining settings, then eliminated ones, last first, each by descending mean rate."""
 
     def place(name):
         logs = [math.log(rate) for rate in rounds.rates(name)]

@@ -26,7 +26,7 @@ TIGHT = 1.1
 CLOSE = 1.5
 """An unclear ratio within this factor of 1 is called close, beyond it noisy."""
 MOSTLY_LUCK = 0.5
-"""Share of the variance between instances above which more rounds of the same instances hardly help."""
+"""Share of the instances in the variance above which more rounds of the same instances hardly help."""
 
 
 class Saved:
@@ -133,7 +133,7 @@ class Comparison(Saved, cards.Shown):
 
     ``results``: {name: `Result`}, whose ``rounds`` are in the same order. ``error``: the share of comparisons in which
     at least one interval against the first source misses the true ratio, at this interim check. ``instances``: for each
-    round, the number of the instances measured, () for one of each. ``seconds``: duration of all rounds. ``notes``:
+    round, the index of its instances, () for one of each. ``seconds``: duration of all rounds. ``notes``:
     reasons to trust the intervals less.
 
     Example::

@@ -50,8 +50,8 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     checks follow after 1, 2 and 4 times ``seconds``; measuring stops at the first check where every source has a clear
     verdict against the first one: faster, slower or the same. It stops after half of ``seconds`` if every interval is
     then also within 10 % of its middle. At least three rounds are measured. ``progress(fraction, words)`` is called
-    between batches, at most ten times per second; an exception from it ends the measurement. Without it, a progress bar
-    is shown.
+    between batches, at most ten times per second; an exception from it ends the measurement. Without it, notebooks and
+    terminals show a bar.
 
     The warm-up lasts to the end of a source's first pass, which may fill a cache; a dataset with ``repeat()`` has no
     end, so measure a cached dataset without it. A measurement window of an iterator begins when this process is idle
@@ -113,7 +113,7 @@ class Rounds:
     """Rounds of measurement windows of all sources still ``running``; rounds can be added at any time.
 
     ``windows``: {name: the examples, seconds and noise of its window in each round}; ``instances``: for each round, how
-    often all sources had been rebuilt before it. ``seconds``: duration of all rounds, without building and warm-up.
+    often all sources had been built anew before it. ``seconds``: duration of all rounds, without building and warm-up.
     """
 
     def __init__(self, factories, seconds):

@@ -27,7 +27,7 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
     warm-up before it lasts until the first pass, which may fill a cache, has ended (at most ``seconds``), and until the
     rate is steady. If that pass has not ended, the result's ``note`` says so. Batches are never interrupted, so a slow
     source may take longer, up to 6 rounds of one batch. ``progress(fraction, words)`` is called between batches, at
-    most ten times per second; an exception from it ends the measurement. Without it, a progress bar is shown.
+    most ten times a second; an exception from it ends the measurement. By default, notebooks and terminals show a bar.
 
     Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
     function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a source

@@ -70,7 +70,7 @@ class CheckpointFiles:
     def restore(self):
         """Restore the newest readable checkpoint; return its number, 0 if the folder has none.
 
-        Raises ValueError for a checkpoint of another model or optimizer, OSError if no existing checkpoint is readable.
+        Raises ValueError for a checkpoint of another model or optimizer, OSError if there are some, none readable.
         """
         numbers = self._numbers()
         for number in reversed(numbers):
@@ -93,7 +93,7 @@ class CheckpointFiles:
         return 0
 
     def _restore_what_is_in(self, path):
-        """Restore; ``unlisted``, which earlier versions of this package did not save, is left at its initial values."""
+        """Restore; ``unlisted`` keeps its initial values if it is missing, as in earlier versions of this package."""
         names = [name for name, _ in tf.train.list_variables(path)] if "unlisted" in self._content else ["unlisted/"]
         if any(name.startswith("unlisted/") for name in names):
             self._checkpoint.restore(path).assert_consumed()
@@ -124,7 +124,7 @@ class CheckpointFiles:
         return self._owner.training()
 
     def save(self):
-        """Save, then delete the oldest checkpoint.
+        """Save, then delete all but the newest `KEPT` checkpoints.
 
         Raises OSError if it cannot be written, RuntimeError if another run has taken the folder.
         """

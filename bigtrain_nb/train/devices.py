@@ -15,7 +15,7 @@ def devices(at_least: int = 2) -> list[str]:
     """Return the names of ``at_least`` devices or more: ["GPU:0", ...], or parts of the CPU, ["CPU:0", ...].
 
     All GPUs if there are enough; otherwise the CPU is split into ``at_least`` logical devices, which share its cores
-    and memory: they show what several devices compute, not how fast. (If there are too few GPUs, a message is printed.)
+    and memory: they show what several devices compute, not how fast. (With GPUs, but too few, a message is printed.)
     The first call decides for the process, so that comparisons of sizes use one kind of device: later calls for the
     same number or fewer return the same list.
 

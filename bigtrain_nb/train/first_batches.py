@@ -22,7 +22,7 @@ ROWS = 16
 COLUMNS = 65_536
 """Most values of each row to examine."""
 BITS = 8
-"""Entropy that a part needs to distinguish orders: two agree at random once in 2 ** 8 times."""
+"""Least entropy of a part that distinguishes orders: two agree at random once in 2 ** 8 times."""
 LARGEST = 1e100
 """Larger values are clipped to this, because their squares would overflow."""
 CLOSE = 0.05

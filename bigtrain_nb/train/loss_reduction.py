@@ -113,7 +113,7 @@ def _predictions(loss):
 
 
 def _check_values(share, loss):
-    """Refuse a loss that is a sum, of pairs, or stateful; warn of one that is not per example or cannot be examined."""
+    """Refuse a loss that is an undeclared sum, of pairs, or stateful; warn of one not per example or not examinable."""
     model = share.model
     if not loss.is_one_number and not loss.is_own:
         if loss.name.lower() == "circle":

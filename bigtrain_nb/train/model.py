@@ -88,9 +88,9 @@ class Model(keras.Model):
     - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer state and
       updates 1/N of each weight. With Keras SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
     - ``fully_shard=r"transformer_layer_\d+"`` (ZeRO stage 3, `FullyShardedMean`): each of N replicas keeps 1/N of these
-      layers' weights, gradients and optimizer state; a layer is gathered for its forward pass, and recomputed in the
-      backward pass. A regular expression for full names, a function of a layer, or a list of layers; with the same
-      optimizers. The layers are changed in place, permanently.
+      layers' weights, gradients and optimizer state; a layer is gathered whenever it is computed: in the forward pass,
+      and again in the backward pass. A regular expression for full names, a function of a layer, or a list of layers;
+      with the same optimizers. The layers are changed in place, permanently.
     - ``reduce_dtype="bfloat16"``: gradients are reduced between replicas in half the bytes.
 
     The applied gradient is the mean over the global batch, however unevenly it splits. So are metrics whose variables
@@ -106,7 +106,7 @@ class Model(keras.Model):
     - losses that return one value per batch, like `Dice`, or compare examples, like `Circle`, are computed for each
       micro-batch of a replica's share; their mean by examples is that of the batch only if they are means over
       examples. `fit` warns of them by name, and calls custom losses with random inputs to find out. It refuses a loss
-      that grows with batch size, for example after division by the global batch size, unless it has
+      that grows with batch size, such as a sum divided by the global batch size, unless it has
       ``reduction="sum"``; and losses and outputs of pairs of examples, (N, N), and losses that change variables. It
       warns of losses that layers add. Custom metrics that count calls or compute one value per batch see micro-batches
     - several workers each read the full dataset and keep their share of each batch (AutoShardPolicy.DATA, unless the
@@ -131,7 +131,7 @@ class Model(keras.Model):
     save to one path. The settings are not saved: pass them to `bigtrain_nb.load_model`, or, after loading with Keras,
     to `Model.of`. `clone_model` returns a stock model.
 
-    Raises TypeError for an unknown argument, for layers chosen in any other way, and for a custom `train_step` or
+    Raises TypeError for an unknown argument, for any other kind of ``fully_shard``, and for a custom `train_step` or
     `test_step` that bypasses these settings; ValueError for invalid values, for settings that cannot be combined
     (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer that cannot be sharded, in
     training for one that accumulates gradients itself, for losses with incompatible reductions, for losses that are

@@ -92,7 +92,7 @@ class Resume(keras.callbacks.Callback):
     ``folder`` is shared by all workers and used by one run at a time, named in its file owner.json: a second run is
     refused on the same host, but takes the folder over from another host, where the first raises at its next save. The
     property ``restored`` is whether there was a checkpoint. Not saved: metrics of the part of an epoch before a
-    restart, the state of other callbacks, random numbers from other sources than Keras' seed generators or a
+    restart, the state of non-Keras callbacks, random numbers from other sources than Keras' seed generators or a
     `tf.random.Generator` attribute. Results may differ in the last bit on GPUs, where the order of sums is
     nondeterministic, unless `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an
     epoch ends with a short batch, which Keras traces separately before it continues with another graph.

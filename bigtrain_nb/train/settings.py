@@ -61,7 +61,7 @@ REDUCTIONS = {
 
 
 def checked(model, settings):
-    """Return the settings as a model keeps them; raise for values that the model, or any model for None, refuses."""
+    """Return the settings as a model keeps them; raise for values that it, or if it is None every model, refuses."""
     return {name: _EACH[name][1](model, value) for name, value in settings.items()}
 
 
