@@ -332,7 +332,7 @@ MATRIX = 4 * SIDE * SIDE  # bytes
 
 
 def test_of_fully_sharded_layers_one_at_a_time_is_in_one_piece():
-    """It is received and split, so it exists twice. By then three of four layers hold half their gradients, no weights."""
+    """Received and split, so twice. By then three of four layers hold half of their gradients and no weights."""
     stack = [layers.Dense(SIDE, "relu", use_bias=False, name=f"block_{number}") for number in range(4)]
     model = network(*stack, shape=(SIDE,))
     plan = plan_step(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d", prefetched=0)
