@@ -141,7 +141,7 @@ MISTAKES = {
     "bt.chunk_head(MODEL, rows=0)": "rows=0 must be an integer of at least 1",
     "bt.chunk_head(MODEL, rows=True)": "rows=True must be an integer of at least 1",
     "bt.chunk_head(DATASET)": "must be a Keras model",
-    # Processes: refused before one is started
+    # Processes: refused before any is started
     "bt.run_workers('train.py', 2)": "there is no script 'train.py' in ",
     "bt.run_workers(print, 2)": "script_or_code=<built-in function print> must be the path of a script, or Python code",
     "bt.run_workers('pass', '2')": "workers='2' must be an integer of at least 1",

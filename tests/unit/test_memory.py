@@ -140,7 +140,7 @@ def test_an_interrupt_ends_the_process(tmp_path):
         found.append(id_of_child(path))
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:

@@ -70,7 +70,7 @@ def test_a_kernel_whose_child_keeps_everything_open(how, watch):
 
 
 def test_a_kernel_killed_at_any_moment_of_the_start(watch):
-    """The children may find no job description, half of one, or a job that has just begun."""
+    """The children may find no order on standard input, half of one, or a job that has just begun."""
     for _ in range(5):
         process = subprocess.Popen([sys.executable, SCRIPTS / "launches.py", "waits"], stdout=subprocess.DEVNULL)
         eventually(lambda pid=process.pid: psutil.Process(pid).children())  # the supervisor

@@ -39,7 +39,7 @@ def specs(count):
 
 
 def meet(spec, seconds=SECONDS, **runs):
-    """Let a task with these versions and files meet the others."""
+    """Let a task with these facts (`what_runs`) meet the others."""
     return rendezvous.meet(spec, runs, rendezvous.Deadline(seconds))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of notebook 04, "Half the bits": the layer that makes the first number that is not finite."""
+"""Exercise of notebook 04, "Half the bits": the layer that produces the first non-finite value."""
 
 import numpy as np
 

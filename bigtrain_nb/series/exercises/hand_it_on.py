@@ -1,4 +1,4 @@
-"""Exercises of notebook 14, "Shrink it, hand it on": attention that goes on from a cache."""
+"""Exercises of notebook 14, "Shrink it, hand it on": attention that continues from a KV cache."""
 
 import numpy as np
 
