@@ -1,7 +1,7 @@
-"""The longest files begin first, worker tests and notebooks in turns.
+"""Run the longest files first, alternating between worker tests and notebooks.
 
-Where several processes share the tests, none is left alone with a long file at the end; and a notebook, which keeps the
-processor busy, runs beside tests that mostly wait.
+With several test processes, none is left with a long file at the end; and notebooks, which keep the processor busy,
+run in parallel with tests that mostly wait.
 """
 
 LONGEST = ("tests/workers/", "notebooks/")
@@ -11,7 +11,7 @@ def pytest_collection_modifyitems(items):
     turn = {}
     for kind in LONGEST:
         files = {file_of(item) for item in items if file_of(item).startswith(kind)}
-        for number, file in enumerate(sorted(files, reverse=True)):  # the later ones are longer
+        for number, file in enumerate(sorted(files, reverse=True)):  # later files take longer
             turn[file] = number
     items.sort(key=lambda item: turn.get(file_of(item), len(turn)))
 

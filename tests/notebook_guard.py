@@ -1,11 +1,11 @@
-"""What nbval lacks for long notebooks: a limit for each cell, early notice of a dead kernel, skip after a failure.
+"""Extend nbval for long notebooks: a timeout per cell, early detection of a dead kernel, skipping after a failure.
 
-A cell tagged `timeout=120` may take 120 seconds instead of what --nbval-cell-timeout says. Kernels measure half as long
-as a reader's do: what is asserted is so large that it shows then, too.
+A cell tagged `timeout=120` may take 120 seconds instead of --nbval-cell-timeout. Kernels measure half as long as a
+reader's do; the asserted differences are large enough for that.
 
-It leans on three things inside nbval 0.11: a cell's item with `cell`, `cell_num`, `parent.kernel` and
-`raise_cell_error`; the option nbval_cell_timeout, read each time a cell runs; and the kernel's `get_message`, through
-which all waiting goes.
+This relies on three internals of nbval 0.11: a cell's item with `cell`, `cell_num`, `parent.kernel` and
+`raise_cell_error`; the option nbval_cell_timeout, read each time a cell runs; and the kernel's `get_message`, which
+does all the waiting.
 """
 
 import os
@@ -30,7 +30,7 @@ def pytest_runtest_setup(item):
     if FAILED_CELL in item.parent.stash:
         pytest.skip(f"Cell {item.parent.stash[FAILED_CELL]} of this notebook failed before")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, os.environ.get(VARIABLE, TIME_SCALE))  # for the kernel that the first cell starts
+        patch.setenv(VARIABLE, os.environ.get(VARIABLE, TIME_SCALE))  # for the kernel, which the first cell starts
         return (yield)
 
 
@@ -44,13 +44,13 @@ def pytest_runtest_call(item):
         patch.setattr(item.parent.kernel, "get_message", watchful(item))
         try:
             return (yield)
-        except (Exception, pytest.fail.Exception):  # which pytest-timeout raises
+        except (Exception, pytest.fail.Exception):  # raised by pytest-timeout
             item.parent.stash[FAILED_CELL] = item.cell_num
             raise
 
 
 def watchful(item):
-    """The kernel's `get_message`, but waiting in slices, with a look between them whether the kernel still lives."""
+    """Wrap the kernel's `get_message`: wait in short intervals, and check between them that the kernel is alive."""
     kernel = item.parent.kernel
     wait = kernel.get_message
 

@@ -100,7 +100,7 @@ def far(found, right):
 
 
 class Recurrent(keras.layers.Layer):
-    """h[t] = a[t] h[t-1] + (1 - a[t]) new[t], a and new computed from the input at t alone."""
+    """h[t] = a[t] h[t-1] + (1 - a[t]) new[t]; a and new depend only on the input at t."""
 
     def __init__(self, units, function=recurrence, **others):
         super().__init__(**others)
@@ -120,7 +120,7 @@ class Recurrent(keras.layers.Layer):
 
 
 def trained(function, of=None, shape=(16, 8), batch=4, examples=30, drop_remainder=False, **compiled):
-    """Return the losses of two epochs."""
+    """Train for two epochs; return their losses."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input(shape)
     h = Recurrent(16, function)(inputs)

@@ -1,7 +1,7 @@
-"""``pytest --tf32``: products on the CPU are rounded as those of a GPU are, so that tolerances show what they are for.
+"""``pytest --tf32``: round float32 matmuls on the CPU as a GPU does, to find tolerances that are too tight.
 
-A GPU with tensor cores rounds the factors of float32 products to ten bits, unless told otherwise. A tolerance that was
-chosen for float32 fails there, and under this option on any machine. Notebooks and workers round too.
+By default, a GPU with tensor cores rounds the factors of float32 products to ten bits. A tolerance chosen for float32
+fails there, and with this option on any machine. Notebooks and workers round too.
 """
 
 import os
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).with_name("tf32")
 
 def pytest_addoption(parser):
     parser.addoption(OPTION, action="store_true", help="round the factors of float32 products to ten bits, as GPUs do")
-    if OPTION in sys.argv:  # now: the conftest.py of a folder loads TensorFlow before options are parsed
+    if OPTION in sys.argv:  # not later: a folder's conftest.py loads TensorFlow before options are parsed
         round_here_and_in_what_is_started()
 
 

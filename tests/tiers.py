@@ -1,10 +1,10 @@
-"""Two tiers: what is marked `more` is run by `make test-all` only. The mark says why."""
+"""Two tiers: tests marked `more` run only in `make test-all`; the mark gives the reason."""
 
 import pytest
 
 
 def in_two_tiers(cases, first, more):
-    """Return the cases for `parametrize`: the first ones as they are, all others with the mark ``more``."""
+    """Return the cases for `parametrize`: those in ``first`` unmarked, all others with the mark ``more``."""
     cases, first = list(cases), list(first)
     gone = [case for case in first if case not in cases]
     assert not gone, f"no such case: {gone}"

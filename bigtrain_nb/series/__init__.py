@@ -1,1 +1,1 @@
-"""What only the series needs: exercises, drawings of one cell, imitated machines and stores."""
+"""Code that only the series uses: exercises, figures of single cells, simulated machines and stores."""

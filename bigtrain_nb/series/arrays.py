@@ -12,7 +12,7 @@ CHUNK_BYTES = 2**20
 
 
 def numpy_file(data, image_size):
-    """Make images.npy in the cache, beside the shards of ``data``; return its path, for ``np.load(mmap_mode="r")``.
+    """Make images.npy in the cache, next to the shards of ``data``; return its path, for ``np.load(mmap_mode="r")``.
 
     It holds the train images in the order of ``data.files``: uint8 [count, image_size, image_size, 3].
     """
@@ -27,10 +27,10 @@ def numpy_file(data, image_size):
 
 
 def hdf5_file(data, image_size):
-    """Make train.h5 in the cache, beside the shards of ``data``; return its path.
+    """Make train.h5 in the cache, next to the shards of ``data``; return its path.
 
     Its dataset "images" holds the train images in the order of ``data.files``: uint8 [count, image_size,
-    image_size, 3], in chunks of whole examples of at most 1 MiB, or of one example if that is larger.
+    image_size, 3]. A chunk holds whole examples: at most 1 MiB, or one example if that is larger.
     """
 
     def fill(folder):
@@ -45,7 +45,7 @@ def hdf5_file(data, image_size):
 
 
 def decoded_shard(data, image_size):
-    """Make decoded.tfrecord in the cache, beside the shards of ``data``; return its path.
+    """Make decoded.tfrecord in the cache, next to the shards of ``data``; return its path.
 
     Each record is one train image in the order of ``data.files``: its uint8 pixels, image_size * image_size * 3 bytes.
     """

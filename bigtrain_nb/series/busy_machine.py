@@ -1,4 +1,4 @@
-"""An imitated machine that takes its time for each batch; it waits without using a core, as another machine's would."""
+"""A simulated remote machine with a fixed time per batch; it waits without using a local core."""
 
 from bigtrain_nb import tf
 
@@ -6,7 +6,7 @@ BATCH = 32
 
 
 def busy_machine(milliseconds):
-    """Return an endless dataset of batches [32, 64, 64, 3], uint8, each of which takes so long to be made."""
+    """Return an infinite dataset of uint8 batches [32, 64, 64, 3] that takes this long to produce each batch."""
     ready = tf.data.Dataset.from_tensors(tf.zeros([BATCH, 64, 64, 3], tf.uint8)).repeat()
     late = tf.raw_ops.SleepDataset(
         input_dataset=tf.data.experimental.to_variant(ready),

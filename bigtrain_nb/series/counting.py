@@ -1,9 +1,9 @@
-"""TensorFlow always counts the memory of a GPU, and that of a CPU with some allocators only.
+"""Count CPU memory: TensorFlow always counts GPU memory, but CPU memory only with some allocators.
 
-oneDNN's allocator counts tensors of 256 KiB and more. TensorFlow for Linux on x86 has it, and takes it by itself only
-on CPUs with AVX-512 or what came after it; on others, who asks for it gets oneDNN's operations too, which have another
-speed. Elsewhere there is the allocator that GPUs have. It counts pieces of memory, which are often larger than the
-tensors in them.
+oneDNN's allocator counts tensors of 256 KiB and more. TensorFlow for Linux on x86 includes it, but enables it by
+default only on CPUs with AVX-512 or newer extensions. Enabling it on other CPUs also enables oneDNN's operations, whose
+speed differs. Other platforms have the allocator used for GPUs. It counts memory blocks, which are often larger than
+the tensors in them.
 """
 
 import os
@@ -12,9 +12,9 @@ import sys
 
 
 def count_cpu_memory() -> None:
-    """Let `tf.config.experimental.get_memory_info("CPU:0")` answer, here and in processes that are started from here.
+    """Enable `tf.config.experimental.get_memory_info("CPU:0")` in this process and its children.
 
-    Raises RuntimeError where TensorFlow is loaded already, which chooses its allocator then.
+    Raises RuntimeError if TensorFlow is already loaded without this setting: it chooses its allocator at load time.
     """
     has_onednn = platform.system() == "Linux" and platform.machine() == "x86_64"
     setting = "TF_ENABLE_ONEDNN_OPTS" if has_onednn else "TF_CPU_ALLOCATOR_USE_BFC"

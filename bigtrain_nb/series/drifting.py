@@ -1,6 +1,6 @@
-"""What the exercises of notebook 00 measure: simulated machines and sources, on a clock that only they move.
+"""Simulated machines and sources for the exercises of notebook 00, on a clock that only they advance.
 
-Nothing here waits, so that minutes of measuring take a moment, and the truth is known.
+Nothing here waits, so minutes of measuring take a moment, and the true values are known.
 """
 
 import math
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from itertools import count
 
 START = 0.1
-"""Seconds that a run takes before it works."""
+"""Startup seconds of a run."""
 
 
 class OverBudget(Exception):
-    """A run was asked for that does not fit into the budget."""
+    """A requested run exceeds the budget."""
 
 
 class Machine:
-    """A machine that runs "a" or "b" and says at how many examples/s; it drifts, and every run has some luck.
+    """A machine that runs "a" or "b" and returns examples/s; its speed drifts, and every run is noisy.
 
-    `advantage` is how many times faster a is than b, `budget` all the seconds that runs may take together. `slowing` is
-    the share of its speed that it loses in a second; if None, it is drawn from 1 to 3 %. `turns` notes what was run.
+    `advantage`: the speed of a divided by that of b. `budget`: total seconds of all runs. `slowing`: the share of its
+    speed lost per second; if None, drawn from 1 to 3 %. `turns` records the order of the runs.
     """
 
     def __init__(self, seed, advantage, budget, slowing=None):
@@ -34,7 +34,7 @@ class Machine:
         self.swing = self.chance.uniform(0, 2 * math.pi)
 
     def measure(self, name, seconds):
-        """Run "a" or "b" for so many seconds and return its rate in examples/s."""
+        """Run "a" or "b" for this many seconds and return its throughput in examples/s."""
         seconds = max(seconds, 0.05)
         took = START + seconds
         if self.now + took > self.budget + 1e-6:
@@ -51,7 +51,7 @@ class Machine:
 
 @dataclass
 class Batch:
-    """The result of some work, handed out before the work is done; `numpy()` waits for it, `len` is its examples."""
+    """A batch returned before it is computed; `numpy()` waits for it, `len` is its number of examples."""
 
     size: int
     ready: float
@@ -65,7 +65,7 @@ class Batch:
 
 
 class Clock:
-    """A clock that shows some time, as clocks do, when the measuring begins."""
+    """A clock that, like real ones, does not start at zero."""
 
     def __init__(self):
         self.now = 1000.0
@@ -75,20 +75,20 @@ class Clock:
         return self.now
 
     def write_log(self):
-        """Write to a log on a slow disk: 2 s in which the machine can work ahead."""
+        """Write to a log on a slow disk, which takes 2 s; meanwhile the machine can work ahead."""
         self.now += 2.0
         self.logs += 1
 
 
 def batches(clock, first=0.1, each=0.1, sizes=(32,), buffer=0, waits=True):
-    """Yield batches for ever that take `first`, then `each` seconds; up to `buffer` of them are made ahead.
+    """Yield batches forever; they take `first`, then `each` seconds, and up to `buffer` of them are made ahead.
 
-    Where it does not wait, a batch is handed out after a thousandth of a second, before it is ready.
+    If `waits` is False, each batch is returned after 1 ms, before it is ready.
     """
     ready = clock.now
     taken = [clock.now] * buffer
     for number in count():
-        free = taken[-buffer] if buffer else clock.now  # when there was room to begin this one
+        free = taken[-buffer] if buffer else clock.now  # when the buffer had space for this one
         ready = max(ready, free) + (each if number else first)
         clock.now = max(clock.now, ready) if waits else clock.now + 0.001
         taken.append(clock.now)

@@ -1,4 +1,4 @@
-"""A step of fully sharded layers on a clock that is not the machine's, for notebook 08: pure arithmetic."""
+"""Simulate the timeline of a fully sharded training step, for notebook 08: pure arithmetic."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ LINK, DEVICE = "link", "device"
 
 @dataclass(frozen=True)
 class Span:
-    """What the ``lane`` "link" or "device" does for one layer, from ``start`` to ``end`` on the clock."""
+    """One activity of the ``lane`` "link" or "device" for one layer, from ``start`` to ``end``."""
 
     lane: str
     kind: str  # "gather", "scatter", "forward" or "backward"
@@ -18,18 +18,18 @@ class Span:
 
 
 def fully_sharded_step(layers, gather, forward, backward, scatter, ahead):
-    """Return the spans of one step of so many equal layers, as one device and its link spend it.
+    """Return the spans of one device and its link in one step over ``layers`` equal layers.
 
-    The device computes all layers forward, then all backward. Before each computation the link has to gather the layer;
-    after a backward pass it reduce-scatters the layer's gradients. The link does one thing at a time: what is ready
-    first, and of two that wait the gathering. ``ahead``: how many layers may be gathered, or be on their way, beyond
-    the one that is computed. With 0 a gathering begins when the layer before is done. The other arguments are seconds.
+    The device computes all layers forward, then all backward. Before each computation the link gathers the layer; after
+    a backward pass it reduce-scatters the layer's gradients. The link does one operation at a time: the one that is
+    ready first; if two are waiting, the gather. ``ahead``: how many layers may be prefetched, or be in flight, beyond
+    the one being computed. With 0, a gather starts when the previous layer is done. The other arguments are seconds.
     """
     order = [("forward", layer) for layer in range(layers)]
     order += [("backward", layer) for layer in reversed(range(layers))]
     seconds = {"forward": forward, "backward": backward}
     spans = []
-    waiting = deque()  # (moment, layer) of gradients that are not sent yet
+    waiting = deque()  # (time, layer) of gradients not sent yet
     done = []  # when each computation ends
     link_is_free = 0.0
 
@@ -59,5 +59,5 @@ def fully_sharded_step(layers, gather, forward, backward, scatter, ahead):
 
 
 def end_of(spans):
-    """Return when the last of some spans ends."""
+    """Return when the last span ends."""
     return max(span.end for span in spans)

@@ -1,4 +1,4 @@
-"""Exporters and 8-bit kernels talk much: through warnings, through logs, and on file descriptor 2."""
+"""Silence exporters and 8-bit kernels, which print many warnings, logs and lines on file descriptor 2."""
 
 import logging
 import warnings
@@ -9,7 +9,7 @@ from bigtrain_nb.common.quiet import quiet_start
 
 @contextmanager
 def hushed():
-    """Hear none of it while the block runs. What raises still raises, and then says what it has to say."""
+    """Suppress this output while the block runs; if the block raises, file descriptor 2's is written after all."""
     logging.disable(logging.CRITICAL)
     try:
         with quiet_start(), warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A layer that shows whether a model is called for training, for checks that must not depend on chance."""
+"""A layer that reveals whether a model is called in training mode, for deterministic checks."""
 
 from bigtrain_nb.common.quiet import keras
 
@@ -6,7 +6,7 @@ FORGOTTEN = "Is the model called with training=True? Without it, dropout and bat
 
 
 class LouderInTraining(keras.layers.Layer):
-    """Multiplies by 1.5 in training and by 1 otherwise, as dropout does one thing in training and another after it."""
+    """Multiplies by 1.5 in training and by 1 otherwise: like dropout it depends on the mode, but it is not random."""
 
     def call(self, x, training=False):
         return 1.5 * x if training else x

@@ -1,4 +1,4 @@
-"""A ledger of a tuning: what each step was expected to buy, and what it bought."""
+"""A ledger of tuning steps: the predicted and the measured gain of each."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,10 @@ HEAD = ("examples/s before", "examples/s", "gain", "nats per byte")
 
 @dataclass(frozen=True)
 class Entry:
-    """One way to train. ``rate``: a `Result` in examples/s; ``before``: the same of the way before, if it was measured
-    interleaved with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a
-    number; ``loss``: nats per byte. None for what was not measured. ``predicted``: what the reader said, such as "1.5x"
-    or "2.2 nats", "" if nothing. ``kept``: whether later steps build on it. ``source``: what was measured, if that was
-    here.
+    """One training setup. ``rate``: a `Result` in examples/s; ``before``: that of the previous setup, if the two were
+    interleaved; ``gain``: ``rate`` divided by the previous rate, a `Ratio` if interleaved, otherwise a number;
+    ``loss``: nats per byte. None if not measured. ``predicted``: the reader's prediction, for example "1.5x" or
+    "2.2 nats", "" if there is none. ``kept``: whether later steps build on it. ``source``: set if measured here.
     """
 
     name: str
@@ -33,15 +32,15 @@ class Entry:
 
 
 class Ledger(Shown):
-    """Entries in the order of the steps, the first for where it began.
+    """Entries in the order of the steps; the first is the starting point.
 
         ledger = Ledger()
         ledger.measure("naive", step, loss=2.3)
         bt.predict("bfloat16", 1.5, "x")
         ledger.measure("bfloat16", step_in_bfloat16, loss=2.3)
 
-    Shows itself as a table. A machine drifts, so rates of different rows can differ though nothing has changed; a gain
-    is of the rate beside it, ``before``, which took turns with it.
+    Displayed as a table. A machine drifts, so rates in different rows can differ although nothing has changed. A gain
+    is relative to the ``before`` in its row, which was interleaved with it.
     """
 
     def __init__(self):
@@ -53,14 +52,14 @@ class Ledger(Shown):
 
     @property
     def last(self):
-        """The name of the last step that was measured here and kept, None if there is none."""
+        """The name of the last step measured here and kept, or None."""
         measured = self._measured_before(None)
         return measured[-1].name if measured else None
 
     def measure(self, name, source, *, seconds=3.0, **others):
         """Measure a step function, or another source of `bt.throughput`, and `enter` it with the ``others``.
 
-        All but the first are measured side by side with the last one that was kept, by `bt.compare`.
+        All but the first are compared with the last kept step by `bt.compare`.
         """
         measured = self._measured_before(name)
         if measured:
@@ -70,22 +69,22 @@ class Ledger(Shown):
         return self.enter(name, rate, source=source, **others)
 
     def overall(self, name, *, seconds=4.0, **others):
-        """Measure the last step that was kept side by side with the first, and `enter` it with the ``others``."""
+        """Compare the last kept step with the first by `bt.compare`, and `enter` the result with the ``others``."""
         measured = self._measured_before(name)
         rate = _compared(measured[0], name, measured[-1].source, seconds)
         return self.enter(name, rate, **others)
 
     def enter(self, name, rate=None, *, loss=None, kept=None, source=None):
-        """Add what was measured of one step, and reveal what was predicted under its name, by `bt.predict`.
+        """Add the measurements of one step, and reveal the `bt.predict` prediction of the same name.
 
-        A step that is there already is replaced, where it stands.
+        An existing step of that name is replaced in place.
 
-        ``rate``: a `Result`, or a `Comparison` of two, the way before and the new one. The unit of the prediction says
-        what it is about: "x" the gain in examples/s, "nats" ``loss``. ``kept``: by default whether the step is faster
-        than the one before (its whole interval, for a comparison), True without a rate. ``source``: what later steps
-        can be measured beside.
+        ``rate``: a `Result`, or a `Comparison` of the previous setup with the new one. The unit of the prediction
+        selects the quantity: "x" is the gain in examples/s, "nats" is ``loss``. ``kept``: by default, whether the step
+        is faster than the previous one (the whole interval, for a comparison); True without a rate. ``source``: the
+        source that later steps can be compared with.
 
-        Raises ValueError for a prediction of what was not measured.
+        Raises ValueError if the predicted quantity was not measured.
         """
         before = gain = base = None
         faster = True

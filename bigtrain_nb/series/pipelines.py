@@ -1,4 +1,4 @@
-"""In which order the stages of a pipeline compute, and on what clock: pure Python, for notebook 09 and its pictures."""
+"""Simulate pipeline schedules: the order and times of each stage's passes. Pure Python, for notebook 09's figures."""
 
 from dataclasses import dataclass
 from operator import attrgetter
@@ -6,9 +6,9 @@ from operator import attrgetter
 
 @dataclass(frozen=True)
 class Pass:
-    """The way of one micro-batch through one stage, ``kind`` "forward" or "backward", from ``start`` to ``end``.
+    """One micro-batch's pass through one stage, from ``start`` to ``end``; ``kind`` is "forward" or "backward".
 
-    ``run``: of a stage that has several runs of layers, which of them, from 0.
+    ``run``: the index, from 0, of the virtual stage within its stage.
     """
 
     stage: int
@@ -28,11 +28,11 @@ def passes_of(schedule, stages, micro_batches, seconds=one_or_two, runs=1):
     """Return the passes of one training step, in the order in which they start.
 
     "gpipe": every stage runs all micro-batches forward, then all backward. "1f1b" (Narayanan et al. 2021, figure 4):
-    after ``stages - stage - 1`` forward passes a stage takes turns. A pass takes ``seconds(pass)``; it starts as soon
-    as its stage is free and the stage before it, or behind it on the way back, has handed over.
+    after ``stages - stage - 1`` forward passes, a stage alternates forward and backward. A pass takes
+    ``seconds(pass)``; it starts once its stage is free and its input has arrived from the neighboring stage.
 
-    With ``runs`` v, of "1f1b" and a multiple of ``stages`` micro-batches, stage i has the runs i, p + i, 2p + i, ... of
-    p x v, in the order of Megatron-LM, and a pass through a run takes 1/v of its seconds.
+    ``runs``: virtual stages per stage, v. This needs "1f1b" and a multiple of ``stages`` micro-batches. Stage i of p
+    has the virtual stages i, p + i, 2p + i, ... of p x v, in Megatron-LM's order; a pass takes 1/v of its seconds.
     """
     waiting = [_order(schedule, stage, stages, micro_batches, runs) for stage in range(stages)]
     free_at = [0.0] * stages
@@ -57,8 +57,8 @@ def passes_of(schedule, stages, micro_batches, seconds=one_or_two, runs=1):
 
 
 def _sender(kind, stage, run, stages, runs):
-    """Return the stage and the run that hand over to a run of a stage; None at the ends of the model."""
-    place = run * stages + stage  # among all runs, in the order of the layers
+    """Return the (stage, run) that sends to this one; None at the ends of the model."""
+    place = run * stages + stage  # among all virtual stages, in layer order
     sender = place - 1 if kind == "forward" else place + 1
     if not 0 <= sender < stages * runs:
         return None
@@ -66,7 +66,7 @@ def _sender(kind, stage, run, stages, runs):
 
 
 def _order(schedule, stage, stages, micro_batches, runs):
-    """Return what a stage does, in order: a list of (kind, micro_batch, run)."""
+    """Return the passes of a stage in order: a list of (kind, micro_batch, run)."""
     forwards, backwards = _in_turn(stages, micro_batches, runs)
     if schedule == "gpipe":
         return forwards + backwards
@@ -82,8 +82,8 @@ def _order(schedule, stage, stages, micro_batches, runs):
 
 
 def _in_turn(stages, micro_batches, runs):
-    """Return all forward and all backward passes of a stage: as many micro-batches as stages go through one run, then
-    through the next, the backward passes from the last run to the first.
+    """Return a stage's forward passes and its backward passes: groups of ``stages`` micro-batches pass through one
+    run after another, backward from the last run to the first.
     """
     forwards, backwards = [], []
     for first in range(0, micro_batches, stages):

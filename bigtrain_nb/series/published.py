@@ -1,7 +1,7 @@
-"""Published trainings of dense models, beside what `bt.plan_cluster` says of them.
+"""Published training runs of dense models, compared with the estimates of `bt.plan_cluster`.
 
-All were known when the constants of a plan were chosen: this is no blind test. `RUNS` are in 16 bits and in float8,
-`MOSAIC_ROWS` more rows of one of their sources, `PAIRS` the same model on the same devices in both.
+All were known when the plan's constants were chosen, so this is not a blind test. `RUNS` are 16-bit and float8 runs,
+`MOSAIC_ROWS` are more rows from one of their sources, `PAIRS` the same model on the same devices in both precisions.
 """
 
 from dataclasses import dataclass, replace
@@ -25,11 +25,11 @@ HALF_ASSUMED = "what is recomputed is not said in these words: half is assumed"
 
 @dataclass(frozen=True)
 class Run:
-    """One training: ``settings`` of `bt.plan_cluster`, and what its ``source`` reports.
+    """One training run: its ``settings`` for `bt.plan_cluster`, and the figures that its ``source`` reports.
 
-    ``rate``: tokens/s of a device; ``reports``: the utilization that the source gives with it, "MFU", "HFU", both or
-    neither; ``memory``: GiB of a device, None where it is not said; ``differs``: what is in the run and not in the
-    plan, or assumed in the plan; not ``verified``: named to us and not found in its source.
+    ``rate``: tokens/s per device; ``reports``: the utilization given by the source, "MFU", "HFU", both or neither;
+    ``memory``: GiB per device, None if not given; ``differs``: features of the run missing from the plan, and the
+    plan's assumptions; not ``verified``: reported to us, but not found in its source.
     """
 
     name: str
@@ -47,25 +47,25 @@ class Run:
 
     @property
     def planned(self):
-        """(lowest, highest) tokens/s of a device."""
+        """(lowest, highest) planned tokens/s per device."""
         plan = self.plan()
         lowest, highest = (rate / plan.layout.devices for rate in plan.tokens_per_second)
         return lowest, highest
 
     @property
     def holds(self):
-        """Whether the range holds the published rate."""
+        """Whether the planned range contains the published rate."""
         lowest, highest = self.planned
         return lowest <= self.rate <= highest
 
     @property
     def mfu(self):
-        """Model FLOPs utilization, by the count of `bt.Transformer.flops`, also where the source counts otherwise."""
+        """Model FLOPs utilization, counted by `bt.Transformer.flops` even if the source counts differently."""
         return self._of_peak("none")
 
     @property
     def hfu(self):
-        """Hardware FLOPs utilization: recomputation counted."""
+        """Hardware FLOPs utilization: includes recomputation."""
         return self._of_peak(self.settings["recompute"])
 
     def _of_peak(self, recompute):
@@ -111,7 +111,7 @@ _A_NODE = "the Gbit/s are taken to be those of a node"
 
 
 def _by_mfu(model, mfu):
-    """Return the tokens/s of an H100 at a given MFU."""
+    """Return an H100's tokens/s at a given MFU."""
     return mfu * bt.ACCELERATORS["H100"].flops_16 / (model.flops(1).total / model.length)
 
 
@@ -316,7 +316,7 @@ EIGHT_BITS = (
 RUNS = SIXTEEN_BITS + EIGHT_BITS
 
 _H100, _A100, _A100_40 = "H100", "A100 80 GB", "A100 40 GB"
-_MORE = (  # model, length, devices, their kind, batch, micro-batches, what is recomputed, tokens/s of a device
+_MORE = (  # model, length, devices, device type, batch, micro-batches, recompute, tokens/s per device
     (_MPT_1, 2048, 128, _H100, 1536, 1, "none", 44_123),
     (_MPT_1, 2048, 512, _H100, 6144, 1, "none", 39_837),
     (_MPT_3, 2048, 128, _H100, 1024, 1, "none", 23_422),
@@ -347,7 +347,7 @@ MOSAIC_ROWS = tuple(
     )
     for model, length, devices, on, batch, slices, again, rate in _MORE
 )
-"""Rows of the table that MPT 7 B, 30 B and 70 B above are of: one source, so they say little more about a plan."""
+"""Rows of the table that MPT 7 B, 30 B and 70 B above come from: the same source, so they add little evidence."""
 
 PAIRS = (  # model, parameters in billions, devices, tokens/s in 16 bits and in float8, source
     ("Llama 3.1 8 B, 8 H100 96 GB", 8, 6667, 8532, TITAN),
@@ -367,13 +367,13 @@ PAIRS = (  # model, parameters in billions, devices, tokens/s in 16 bits and in 
 
 
 def speedup_in_float8(least=0, most=1e6):
-    """Return (lowest, median, highest) of the published pairs of models from ``least`` to ``most`` billions."""
+    """Return (lowest, median, highest) speedup of `PAIRS`, for models of ``least`` to ``most`` billion parameters."""
     ratios = [eight / sixteen for _, billions, sixteen, eight, _ in PAIRS if least <= billions <= most]
     return min(ratios), median(ratios), max(ratios)
 
 
 def compare(runs=RUNS):
-    """Return a table: what each run reports, what the plan says, and what differs."""
+    """Return a table of each run's reported figures, its planned figures and their differences in setup."""
     rows = []
     for run in runs:
         lowest, highest = run.planned

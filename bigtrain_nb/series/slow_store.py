@@ -1,4 +1,4 @@
-"""A rehearsal of a slow store: shards sorted by class that take long to open, records that take long to parse."""
+"""A simulated slow store: its shards, sorted by class, are slow to open; its records are slow to parse."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ CLASSES, EACH, BATCH = 8, 17, 16
 COUNT = CLASSES * EACH
 OPENING, PARSING = 0.15, 0.01
 NAIVE_SECONDS = CLASSES * OPENING + COUNT * PARSING
-"""What waiting alone takes in an epoch where nothing waits at the same time."""
+"""The total waiting time of an epoch in which no waits overlap."""
 
 
 class Slow:
-    """A function of a tensor that waits. It notes how often it was called, and how many calls waited at once."""
+    """A function of a tensor that waits; it records the number of calls and the most that waited at once."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -50,12 +50,12 @@ class Store:
         return opened.flat_map(_records)
 
     def parse(self, record):
-        """Return an example: its number, its label, four pixels."""
+        """Return an example: number, label and four pixels."""
         number = self.parsing(record)
         return {"number": number, "label": number // EACH, "pixels": tf.fill([4], tf.cast(number, tf.float32))}
 
     def augment(self, example):
-        """Return the example with noise on its pixels."""
+        """Return the example with noisy pixels."""
         return {**example, "pixels": example["pixels"] + tf.random.uniform([4])}
 
 
@@ -65,6 +65,6 @@ def _records(path):
 
 
 def naive(paths, open_shard, parse, augment, batch):
-    """A pipeline in which every step waits for the one before it."""
+    """A pipeline in which every step waits for the previous one."""
     shards = tf.data.Dataset.from_tensor_slices(paths)
     return shards.flat_map(open_shard).map(parse).map(augment).batch(batch)

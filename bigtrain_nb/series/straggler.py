@@ -1,4 +1,4 @@
-"""A straggler, made from outside: a process that the operating system stops and lets go on, again and again."""
+"""Turn a process into a straggler from outside: the operating system repeatedly stops and continues it."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ PERIOD = 0.1  # seconds
 
 @contextmanager
 def straggler(pid, share):
-    """While the `with` block runs, let a process stand still for this share of the time, as if others took its core."""
+    """Stop a process for this share of the time while the block runs, as if others used its core."""
     over = threading.Event()
 
     def hold_up():

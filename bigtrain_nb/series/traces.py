@@ -1,4 +1,4 @@
-"""Made-up traces of a worker's training, each with one fault, for an exercise of notebook 11.
+"""Synthetic traces of a worker's training, each with one fault, for an exercise of notebook 11.
 
 A trace is a list of spans (start, end, thread, name), times in milliseconds, for three steps.
 """
@@ -6,12 +6,12 @@ A trace is a list of spans (start, end, thread, name), times in milliseconds, fo
 import numpy as np
 
 FAULTS = ("input", "op storm", "retracing", "another worker", "compute")
-"""What makes these traces slow."""
+"""The causes of slow traces."""
 STEPS = 3
 
 
 def trace(fault, seed):
-    """Return a trace whose steps are slow because of that fault; another one for each seed."""
+    """Return a trace whose steps this fault slows down; it varies with the seed."""
     random = np.random.default_rng([FAULTS.index(fault), seed])
     spans = []
     now = 0.0

@@ -1,13 +1,13 @@
-"""A cluster of workers on a clock, without processes: how stale each update of a parameter server is."""
+"""Simulate the staleness of a parameter server's updates, without processes."""
 
 import heapq
 
 
 def staleness_of_updates(seconds, until):
-    """Return the staleness of each update that is done by the time ``until``, a list.
+    """Return a list: the staleness of each update until the time ``until``.
 
-    Worker i takes ``seconds[i]`` for a step. At time 0 all read the weights; whoever is ready updates them and reads
-    them again. If several are ready at the same moment, the one with the smaller number is first.
+    Worker i takes ``seconds[i]`` per step. At time 0 all read the weights; each worker that finishes a step updates
+    them and reads them again. Ties go to the lower index.
     """
     ready = [(each, worker) for worker, each in enumerate(seconds)]
     heapq.heapify(ready)

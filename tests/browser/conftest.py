@@ -1,4 +1,4 @@
-"""A JupyterLab of the tests' own, and a page in Debian's Chromium to use it with."""
+"""A separate JupyterLab, and a page in Debian's Chromium to use it."""
 
 import json
 import os
@@ -18,9 +18,9 @@ from playwright.sync_api import expect, sync_playwright
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--disable-gpu", "--no-first-run", "--disable-background-networking"]
 START_SECONDS = 180
-expect.set_options(timeout=30_000)  # milliseconds; the limits here hold beside other programs that take all cores
+expect.set_options(timeout=30_000)  # milliseconds; the limits here also suffice on a busy machine
 
-# Written before the server starts: no question about news, and all cells in the page so that they can be found.
+# Written before the server starts: no question about news, and all cells rendered so that they can be found.
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},
@@ -29,7 +29,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def artifacts():
-    """The folder where screenshots and logs are kept for a person to look at."""
+    """The folder for screenshots and logs."""
     folder = Path(__file__).parents[1] / "artifacts"
     folder.mkdir(exist_ok=True)
     return folder
@@ -37,7 +37,7 @@ def artifacts():
 
 @pytest.fixture(scope="module")
 def jupyter(tmp_path_factory, artifacts, browser):
-    """A server on a free loopback port: its `url`, `token` and `folder`. Nothing of the user's own Jupyter is read."""
+    """A server on a free loopback port: its `url`, `token` and `folder`. It ignores the user's Jupyter settings."""
     home = tmp_path_factory.mktemp("jupyter")
     folder = home / "work"
     folder.mkdir()
@@ -81,7 +81,7 @@ def jupyter(tmp_path_factory, artifacts, browser):
 
 
 def await_server(server, url):
-    direct = build_opener(ProxyHandler({}))  # no proxy of the environment leads to this machine's own loopback
+    direct = build_opener(ProxyHandler({}))  # no proxy for loopback
     deadline = time.monotonic() + START_SECONDS
     while server.poll() is None and time.monotonic() < deadline:
         try:
@@ -105,13 +105,13 @@ def browser():
 
 @pytest.fixture
 def errors():
-    """The errors in the page's console so far; any that is left at the end fails the test."""
+    """The errors in the page's console so far; any left at the end fail the test."""
     return []
 
 
 @pytest.fixture
 def page(browser, artifacts, request, errors):
-    """A fresh page; a last screenshot of it is kept."""
+    """A fresh page; saves a final screenshot."""
     page = browser.new_page(viewport={"width": 1280, "height": 1100})
     page.set_default_timeout(90_000)
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

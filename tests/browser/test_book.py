@@ -1,4 +1,4 @@
-"""The book: every notebook is in it, its links lead somewhere, and a browser shows it from the disk, on a phone too."""
+"""The book contains every notebook, has no broken links, and opens in a browser from disk, on a phone too."""
 
 import inspect
 import posixpath
@@ -29,7 +29,7 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """The folder of the book, made as `make book` makes it; Sphinx fails if it has to warn of anything."""
+    """The folder of the book, built as by `make book`; Sphinx fails on warnings."""
     folder = tmp_path_factory.mktemp("book") / "html"
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "tools/book", "notebooks", folder]
     subprocess.run(command, cwd=ROOT, check=True, timeout=500)
@@ -121,7 +121,7 @@ def test_the_search_finds_a_word(book, page, errors):
     expect(found).to_be_visible()
     found.click()
     expect(page.locator("h1", has_text="Feed the model")).to_be_visible()
-    errors.clear()  # no page on the disk may read the others, for the lines around what is found
+    errors.clear()  # pages on disk cannot read others for search excerpts
 
 
 def test_hints_open_and_pages_lead_on(book, page):

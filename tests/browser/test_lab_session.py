@@ -7,7 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00-measure-first.ipynb"  # which `make lab` opens
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00-measure-first.ipynb"  # opened by `make lab`
 DONE = "every cell has run"
 SMALL = [
     "import bigtrain_nb as bt\ndata = bt.photo_crops(count=512, test_count=64)",
@@ -35,32 +35,32 @@ def put(sources, path):
 
 
 def open_notebook(page, jupyter, name, app=None):
-    app = app or f"lab/workspaces/{Path(name).stem}/tree"  # of its own, where no other tab has buttons too
+    app = app or f"lab/workspaces/{Path(name).stem}/tree"  # a separate workspace: other tabs would have buttons too
     page.goto(f"{jupyter.url}/{app}/{name}?token={jupyter.token}")
-    page.wait_for_function(KERNEL_READY)  # the indicator says idle too early: what is run then is lost
+    page.wait_for_function(KERNEL_READY)  # the indicator shows idle too early, and runs would be lost
 
 
 def run_all(page):
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     sentinel = page.locator(".jp-OutputArea-output", has_text=DONE)
-    noise = page.locator("[data-mime-type='application/vnd.jupyter.stderr']")  # tracebacks are marked so too
+    noise = page.locator("[data-mime-type='application/vnd.jupyter.stderr']")  # includes tracebacks
     expect(sentinel.or_(noise).first).to_be_attached(timeout=300_000)
     assert noise.all_inner_texts() == []
 
 
 def button(page, name):
-    """A button of the Lab; a notebook may show the same Lab twice."""
+    """Return a button of the Lab; a notebook may show the same Lab twice."""
     return page.get_by_role("button", name=name, exact=True).first
 
 
 def picture(page):
-    """The Lab's picture, as a screen reader finds it."""
+    """Return the Lab's picture, as found by a screen reader."""
     return page.locator(".widget-html [role=img]").first
 
 
 def slider(page, name):
-    """The handle of a slider, which takes the focus."""
+    """Return the handle of a slider, which can be focused."""
     return page.locator(".widget-inline-hbox", has=page.get_by_text(name, exact=True)).get_by_role("slider")
 
 
@@ -80,11 +80,11 @@ TABLE = """() => {
     const rows = [...table.querySelectorAll('tbody tr')].map(row => row.offsetHeight);
     return [around.scrollWidth - around.clientWidth, rows];
 }"""
-"""By how many pixels the Lab's table is too wide, and the heights of its rows."""
+"""The overflow of the Lab's table in pixels, and the heights of its rows."""
 
 
 def press_and_await(page, name, words):
-    """Press a button of the Lab and wait for a picture that says these words."""
+    """Press a button of the Lab and wait for a picture with these words."""
     before = picture(page).inner_html() if picture(page).count() else ""
     button(page, name).click()
     drawn = page.locator(f'svg[role=img][aria-label*="{words}" i]')
@@ -102,7 +102,7 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     expect(button(page, "Stop")).to_be_disabled()
 
     press_and_await(page, "Run", "run 1")
-    expect(button(page, "Run")).to_be_focused()  # Stop had the focus, and was switched off
+    expect(button(page, "Run")).to_be_focused()  # Stop had the focus, and was disabled
     slide(page, "num_parallel_calls", "ArrowRight")
     expect(readout(page, "num_parallel_calls")).to_have_text("2")
     page.get_by_label("Try all values of", exact=True).select_option("prefetch")
@@ -166,7 +166,7 @@ def check_keys(page):
     cells = page.evaluate(CELLS)
     memory = page.get_by_label("memory", exact=True)
     memory.focus()
-    lab = 2  # its cell becomes the active one, and stays it
+    lab = 2  # its cell becomes active, and stays so
     page.keyboard.press("m")
     assert page.evaluate(CELLS) == cells, "m is no command at a dropdown"
     expect(memory).to_have_value("much")
@@ -201,7 +201,7 @@ def check_keys(page):
 
 
 def keep_pictures(page, folder):
-    """The Lab in both themes; lab-light.png is the README's picture."""
+    """Save the Lab in both themes; lab-light.png is the README's picture."""
     lab = page.locator(".jp-OutputArea-output", has=button(page, "Try all"))
     for theme in ("Dark", "Light"):
         page.evaluate(
@@ -216,14 +216,14 @@ def keep_pictures(page, folder):
 def test_the_lab_in_notebook_7(jupyter, page, errors):
     put(SMALL, jupyter.folder / "seven.ipynb")
     open_notebook(page, jupyter, "seven.ipynb", app="notebooks")
-    errors.clear()  # Notebook 7.6 itself reports missing settings and commands while it loads, with any notebook
+    errors.clear()  # while loading, Notebook 7.6 itself reports missing settings and commands
     run_all(page)
     press_and_await(page, "Run", "run 1")
 
 
 @pytest.mark.more("a notebook a second time, in a browser")
 def test_the_first_notebook_in_jupyterlab(jupyter, page):
-    """As far as its Lab and the runs without a screen; nbval runs all of it."""
+    """Up to its Lab and the runs without a screen; nbval runs the rest."""
     notebook = rules.read(NOTEBOOK)
     [end] = [place for place, cell in enumerate(notebook.cells, 1) if cell.source.endswith("\nlab.picture()")]
     notebook.cells = [*notebook.cells[:end], new_code_cell(SMALL[-1])]

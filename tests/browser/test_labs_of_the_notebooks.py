@@ -1,4 +1,4 @@
-"""The Lab of each notebook in a real browser: every control by real keys, a run, and another after a change."""
+"""The Lab of each notebook in a real browser: every control by keyboard, a run, and another after a change."""
 
 from pathlib import Path
 

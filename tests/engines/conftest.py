@@ -1,6 +1,6 @@
-"""By hand only, as `make engines` does: a cluster of Ray on this machine, and a firewall between two hosts.
+"""Run only on request, by `make engines`: a local Ray cluster, and a firewall between two hosts.
 
-They take minutes, and would often fail on a machine that does something else too.
+They take minutes, and would often fail on a busy machine.
 """
 
 import sys

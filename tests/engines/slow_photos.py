@@ -1,4 +1,4 @@
-"""train_photos.py of the notebooks with a pause of BIGTRAIN_PAUSE seconds after each step, so that Ray has time."""
+"""The notebooks' train_photos.py with a pause of BIGTRAIN_PAUSE seconds after each step, to give Ray time."""
 
 import os
 import sys

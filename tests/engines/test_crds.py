@@ -1,8 +1,8 @@
-"""jobset.yaml of the notebooks, held against JobSet's own definitions (CRDs). Needs a network.
+"""jobset.yaml of the notebooks, validated against JobSet's own definitions (CRDs). Needs a network.
 
-They are those of the oldest release that the file names, and of a new one. BIGTRAIN_CRDS names another place that has
-them under the same paths, such as file:///a/folder. An API server refuses or drops a field that a CRD does not have:
-here it is an error. The CRDs' rules in CEL are not computed: those that hold for the file stand below, as read by us.
+They are from the oldest release that the file names, and from a recent one. BIGTRAIN_CRDS sets another source with the
+same paths, for example file:///a/folder. An API server refuses or drops fields unknown to a CRD; here they are errors.
+The CRDs' CEL rules are not evaluated: RULES_READ lists those that we have checked by reading.
 """
 
 import functools
@@ -47,7 +47,7 @@ def definitions(path):
 
 @pytest.fixture(scope="module", autouse=True)
 def network():
-    """Without one, skip all. A file that is not where we look is a failure."""
+    """Skip all tests without a network. A missing file is a failure."""
     try:
         definitions(JOBSET.format("v0.12.0"))
     except urllib.error.HTTPError:
@@ -57,7 +57,7 @@ def network():
 
 
 def without_unknown_fields(schema):
-    """Return the schema that also refuses each field that it does not name, as an API server does."""
+    """Return the schema with unknown fields refused, as by an API server."""
     schema = dict(schema)
     for part in ("items", "additionalProperties"):
         if isinstance(schema.get(part), dict):
@@ -70,14 +70,14 @@ def without_unknown_fields(schema):
 
 
 def twice(_, keys, items, __):
-    """Refuse two items of a list with the same keys."""
+    """Refuse list items with equal keys."""
     found = [json.dumps([item.get(key) for key in keys]) for item in items]
     if len(set(found)) < len(found):
         yield jsonschema.ValidationError(f"{keys} must differ in {found}")
 
 
 def not_read(_, rules, __, ___):
-    """Refuse rules in CEL that nobody has read, but for those on changes of what is there already."""
+    """Refuse CEL rules that we have not read, except rules on updates."""
     for rule in rules:
         if "oldSelf" not in rule["rule"] and rule["message"] not in RULES_READ:
             yield jsonschema.ValidationError(f"read whether this holds, and add it to RULES_READ: {rule}")
@@ -95,14 +95,14 @@ Validator = jsonschema.validators.extend(
 
 
 def refusals(found, path):
-    """Return in words what an API server that has this CRD refuses of an object."""
+    """Return the error messages of an API server with this CRD for an object."""
     schema = without_unknown_fields(definitions(path)[found["apiVersion"]])
     schema["properties"] |= {"metadata": METADATA}  # the API server's own
     return [f"{error.json_path}: {error.message}" for error in Validator(schema).iter_errors(found)]
 
 
 def job_set():
-    """Return the JobSet of the file."""
+    """Return the file's JobSet."""
     (found,) = (one for one in yaml.safe_load_all(FILE.read_text(encoding="utf-8")) if one["kind"] == "JobSet")
     return found
 
@@ -123,7 +123,7 @@ def test_a_field_that_no_crd_has_is_refused():
 
 
 def wider(ours, theirs, path="$"):
-    """Return where our schema allows what theirs does not. Both name an object's fields, or ours leaves it open."""
+    """Return where our schema is more permissive than theirs. Ours may leave an object's fields open."""
     found = []
     fields = ours.get("properties", {})
     for name, part in fields.items():

@@ -1,4 +1,4 @@
-"""Two hosts, network namespaces, and a firewall that closes the chief's port: both say so. Needs root, and nft."""
+"""Two network namespaces, and a firewall that blocks the chief's port: both report it. Needs root and nft."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ CODE = f"import bigtrain_nb as bt; bt.strategy(timeout={SECONDS})"
 
 
 def close(host, from_address):
-    """Let no connection into a host that another begins."""
+    """Block incoming connections to a host."""
     rule = f"ip saddr {from_address} tcp flags & (syn | ack) == syn drop"
     table = f"table inet closed {{\nchain in {{\ntype filter hook input priority 0\n{rule}\n}}\n}}\n"
     done = subprocess.run(["ip", "netns", "exec", host, "nft", "-f", "-"], input=table, capture_output=True, text=True)
@@ -22,7 +22,7 @@ def close(host, from_address):
 
 
 def refused(hosts):
-    """Return what each of two workers prints, which are told where both are."""
+    """Return the error output of two workers, which know both addresses."""
     workers = []
     for rank, host in enumerate(hosts):
         environment = os.environ | place(rank) | {"CUDA_VISIBLE_DEVICES": "-1"}

@@ -1,4 +1,4 @@
-"""train_on_ray.py on a cluster of two nodes here, each with room for one worker: `make engines` installs Ray before."""
+"""train_on_ray.py on a local cluster of two nodes, with one worker each: `make engines` installs Ray first."""
 
 import json
 import os
@@ -20,10 +20,10 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
-STORED = Path(__file__).parents[2] / "benchmarks" / "elastic_on_ray.md"  # what notebook 03 shows
-PAUSE_SECONDS = 0.4  # of a step: what Ray does takes a minute or two
+STORED = Path(__file__).parents[2] / "benchmarks" / "elastic_on_ray.md"  # shown in notebook 03
+PAUSE_SECONDS = 0.4  # per step: Ray's reactions take a minute or two
 CALM_STEPS = 96
-SECONDS = 1200  # a net: to the first step of two workers it takes two minutes on a busy machine
+SECONDS = 1200  # a safety limit: on a busy machine the first step of two workers takes two minutes
 A_NODE = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
 pytestmark = pytest.mark.timeout(2 * SECONDS)
 
@@ -37,7 +37,7 @@ def cluster():
 
 
 class Training:
-    """A script of the notebooks, unchanged, on the cluster; what it prints is read in ``lines``."""
+    """An unchanged script of the notebooks on the cluster, with its output in ``lines``."""
 
     def __init__(self, cluster, folder, script, *arguments, at_least=1):
         program = folder / "train_on_ray.py"
@@ -92,7 +92,7 @@ class Training:
 
 
 def as_told(line):
-    """Return the dictionary that the script printed; before it stands which worker printed it."""
+    """Return the dictionary that the script printed, without the worker's prefix."""
     found = re.search(r"\{.*\}", line)
     try:
         return found and json.loads(found[0])
@@ -101,7 +101,7 @@ def as_told(line):
 
 
 def workers_here():
-    """Return the processes that train."""
+    """Return the training processes."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if any("RayTrainWorker" in word for word in process.info["cmdline"] or []):
@@ -110,7 +110,7 @@ def workers_here():
 
 
 def weights_in(folder):
-    """Return all weights of the newest checkpoint in a folder, as one row."""
+    """Return all weights of the latest checkpoint in a folder, as one vector."""
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
     names = sorted(name for name in reader.get_variable_to_shape_map() if name.startswith("weights/"))
     assert names
@@ -118,7 +118,7 @@ def weights_in(folder):
 
 
 def undisturbed(folder, script, *arguments, workers=2):
-    """Return the ended job of workers of our launcher."""
+    """Run workers with our launcher; return the completed job."""
     environment = {"CUDA_VISIBLE_DEVICES": "-1", "BIGTRAIN_PAUSE": "0"}
     job = bt.run_workers(SCRIPTS / script, workers, arguments=[folder, *arguments], env=environment)
     job.wait(show=False)
@@ -127,13 +127,13 @@ def undisturbed(folder, script, *arguments, workers=2):
 
 
 def of_two_workers(folder, script, *arguments):
-    """Return the weights that two workers of our launcher end with."""
+    """Return the final weights of two workers of our launcher."""
     undisturbed(folder, script, *arguments)
     return weights_in(folder)
 
 
 def stretches(lines):
-    """Return for each start that trained how many workers it had, and {step: loss}."""
+    """Return (number of workers, {step: loss}) for each start that trained."""
     found = []
     for line in lines:
         if "of 2, the chief" in line or "No strategy is needed" in line:
@@ -154,7 +154,7 @@ def test_two_workers_end_with_the_weights_of_ours_after_2048_steps(cluster, tmp_
 
 
 def until_started(training, count):
-    """Wait until so many workers have begun from now on, and trained on."""
+    """Wait until this many workers have newly started and trained some steps."""
     seen, told = len(training.lines), len(training.steps)
     word = "of 2, the chief" if count == 2 else "No strategy is needed"
     training.until(lambda: any(word in line for line in training.lines[seen:]) and len(training.steps) > told + 4)
@@ -175,8 +175,8 @@ def test_after_a_killed_worker_and_a_lost_node_the_weights_are_those_of_our_laun
 
 
 def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
-    """Of the photographs: their weights are not compared, for rounding grows to 0.5 in 900 such steps."""
-    epochs = 120  # of which one worker trains a minute alone: so often Ray looks whether there is room for more
+    """With photographs: weights are not compared, because rounding grows to 0.5 in 900 steps."""
+    epochs = 120  # one worker trains alone for a minute, Ray's interval for checking capacity
     training = Training(cluster, tmp_path, "train_photos.py", "--epochs", str(epochs), "--every", "10")
     training.until(lambda: len(training.steps) > 30)
     cluster.remove_node(cluster.second, allow_graceful=False)
@@ -186,13 +186,13 @@ def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
     assert training.code() == 0
     assert training.steps[-1] == 24 * epochs
     newest = 0
-    for step in training.steps:  # some lines come twice, late: both nodes of this machine read the same logs
+    for step in training.steps:  # some lines come twice, late: both nodes read the same logs
         assert step <= newest + 1
         newest = max(newest, step)
 
 
 def beside(whole, workers, losses):
-    """Return a row of the stored table: how far losses, {step: loss}, are from those of an undisturbed run."""
+    """Return a row of the stored table: the distance of losses, {step: loss}, from those of an undisturbed run."""
     calm, later = [], []
     for step, loss in losses.items():
         (calm if step <= CALM_STEPS else later).append(abs(loss - whole[step]))
@@ -202,7 +202,7 @@ def beside(whole, workers, losses):
 
 
 def test_the_curve_of_two_one_and_two_workers_is_that_of_two(cluster, tmp_path):
-    """And is stored. Later the loss of this training jumps up, and what was rounding is seen in the first digit."""
+    """The curve is stored. Later its loss jumps, and rounding errors reach the first digit."""
     script = Path(__file__).with_name("slow_photos.py")
     training = Training(cluster, tmp_path, script)
     training.until(lambda: len(training.steps) >= 60)

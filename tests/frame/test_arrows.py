@@ -1,4 +1,4 @@
-"""The arrows between layers and packages of bigtrain_nb, held in all imports, those inside functions too."""
+"""All imports, even inside functions, respect the allowed dependencies between layers and packages."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SHELVES = "helper", "workbook", "advanced", "series"
 ROW = re.compile(rf"^\| ({'|'.join(SHELVES)}) \| `(\w+)` \| .* \|([^|]*)\|$", re.MULTILINE)
 ROWS = ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-ROOMS = {room: set(re.findall(r"`(\w+)`", others)) for _, room, others in ROWS}  # which others a package may use
+ROOMS = {room: set(re.findall(r"`(\w+)`", others)) for _, room, others in ROWS}  # the packages that each may use
 ROOMS["unpack"] = {"common", "workbook"}
 HELPER = {room for shelf, room, _ in ROWS if shelf == "helper"}
 ADVANCED = {room for shelf, room, _ in ROWS if shelf == "advanced"}
@@ -24,16 +24,16 @@ MODULES = {}
 for path in ROOT.glob("bigtrain_nb/**/*.py"):
     parts = path.relative_to(ROOT).with_suffix("").parts
     MODULES[".".join(parts).removesuffix(".__init__")] = path
-del MODULES["bigtrain_nb.advanced"]  # no more than a docstring
-del MODULES["bigtrain_nb"]  # which names all packages, and loads them when they are asked for
+del MODULES["bigtrain_nb.advanced"]  # only a docstring
+del MODULES["bigtrain_nb"]  # names all packages, and loads them lazily
 FIND_BY_NAME = {
-    "bigtrain_nb.workbook.exercises",  # those of the series
-    "bigtrain_nb.train.reduction",  # what a setting needs
+    "bigtrain_nb.workbook.exercises",  # finds the series' exercises
+    "bigtrain_nb.train.reduction",  # finds the module of a setting
 }
 
 
 def imported(module):
-    """What a module imports, wherever in it, by full names; the last part may be a module or a name inside one."""
+    """Return the full names of all imports in a module; the last part may be a module or a name inside one."""
     names = []
     for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -44,7 +44,7 @@ def imported(module):
 
 
 def used(module):
-    """The modules of the package that a module imports."""
+    """Return the bigtrain_nb modules that a module imports."""
     names = [name if name in MODULES else name.rpartition(".")[0] for name in imported(module)]
     return {name for name in names if name in MODULES}
 
@@ -96,7 +96,7 @@ def test_each_package_uses_only_what_stands_below_it():
     assert sorted(wrong) == []
 
 
-STAYS = {  # of the helper, though only what is advanced uses it today
+STAYS = {  # stays in the helper, though only advanced packages use it
     "KnowsItsSteps": "next to in_own_step",
     "custom_call": "notebook 07 has it from there",
     "gpu_memory": "next to the other questions to nvidia-smi",
@@ -116,7 +116,7 @@ def test_what_only_advanced_packages_use_is_not_in_the_helper():
             if home in MODULES and room(home) in HELPER:
                 users.setdefault((home, own), set()).add(room(module))
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
-    of_modules = {  # as cards.note
+    of_modules = {  # for example cards.note
         (node.value.id, node.attr, room(module))
         for module, tree in trees.items()
         for node in ast.walk(tree)
@@ -140,7 +140,7 @@ def test_each_package_uses_what_it_may():
 
 
 def test_what_is_imported_is_there():
-    """Also inside functions, and after another branch has moved it."""
+    """This includes imports inside functions, and names moved by another branch."""
     wrong = []
     for module in MODULES:
         for name in imported(module):

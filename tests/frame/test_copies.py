@@ -1,4 +1,4 @@
-"""The reader's copies in my/: made from all notebooks, whole in themselves, and looked at by no test."""
+"""The reader's copies in my/: made from all notebooks, self-contained, and ignored by tests."""
 
 import json
 import re
@@ -20,7 +20,7 @@ LINK = re.compile(r"""\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)\"""")
 
 @pytest.fixture(scope="module")
 def my(tmp_path_factory):
-    """As `make lab` makes them, but in a folder where nothing else is."""
+    """The copies as made by `make lab`, but in an empty folder."""
     folder = tmp_path_factory.mktemp("checkout") / "my"
     main([*map(str, NOTEBOOKS), str(folder)])
     return folder
@@ -57,7 +57,7 @@ def test_links_and_pictures_of_the_copies_lead_somewhere(my):
                 continue
             links += 1
             place = (path.parent / target).resolve()
-            if not place.is_relative_to(my):  # beside my/, as it is beside notebooks/
+            if not place.is_relative_to(my):  # next to my/, as it is next to notebooks/
                 place = ROOT / place.relative_to(my.parent)
             assert place.exists(), f"{path.name}: {target}"
     assert links > 100
@@ -110,7 +110,7 @@ NOTEBOOK = {
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
-    """A notebook in a folder in which we are."""
+    """A notebook in the current folder."""
     monkeypatch.chdir(tmp_path)
     notebook = tmp_path / "00-first.ipynb"
     notebook.write_text(json.dumps(NOTEBOOK))
@@ -173,7 +173,7 @@ def test_a_copy_made_anew_begins_a_fresh_round(shipped, tmp_path):
 
 @pytest.fixture
 def evening(shipped):
-    """The notebook has cells of the evening, and so has the second of the two that its last cell names."""
+    """The notebook has evening cells, and so has the second of the two linked in its last cell."""
     notebook = json.loads(json.dumps(NOTEBOOK))
     title, ask = notebook["cells"]
     title["metadata"] = {"tags": ["evening"]}

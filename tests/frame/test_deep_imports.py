@@ -1,7 +1,7 @@
-"""What cells and scripts of notebooks import from inside the package: that is public, meant to be so or not.
+"""Names that cells and scripts of notebooks import from inside the package, and which are thereby public.
 
-What only one notebook needs is in `bigtrain_nb.series`, which cells import from as they like. The rest is listed
-here, and the list may only become shorter: make a name one of ``bt.``, or move it to the series.
+Names that only one notebook needs are in `bigtrain_nb.series`, and can be imported freely. The rest are listed here;
+the list may only get shorter: export a name from ``bt``, or move it to the series.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The index and the glossary of the notebooks say what the notebooks say."""
+"""The index and the glossary agree with the notebooks."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ TERMS = re.findall(r"^- \*\*(.+?)\*\*(?: \([^)]+\))?: (.+)$", GLOSSARY, re.MULTI
 
 
 def sections(path):
-    """{place of a heading as JupyterLab names it: heading and text up to the next one}, and "": all of the notebook."""
+    """Return {JupyterLab's anchor of a heading: its section's text}, and "": the text of the whole notebook."""
     parts = []
     for cell in rules.read(path).cells:
         parts.append(cell.source if cell.cell_type == "markdown" else indent(cell.source, " "))

@@ -1,4 +1,4 @@
-"""tools/last_words.py shows what a kernel wrote before it died."""
+"""tools/last_words.py shows a kernel's last output before it died."""
 
 import subprocess
 import sys

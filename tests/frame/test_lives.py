@@ -1,4 +1,4 @@
-"""A name of the package, and a setting of its large ones, lives by a cell that a reader runs."""
+"""Every public name, and every setting of the large ones, is used in a cell that a reader runs."""
 
 import ast
 import inspect
@@ -12,12 +12,12 @@ from bigtrain_nb.train.settings import Settings
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 OFFERED = {"hint", "solution"}
-"""What `bt.check` offers by name when an answer is wrong: a reader writes these cells."""
+"""Functions that `bt.check` suggests after a wrong answer: readers write these cells."""
 BY_PLACE = {"folder", "model", "data", "batch"}
 
 
 def cells():
-    """The code of all notebooks, and of the scripts that their cells run, as trees; magics are left out."""
+    """Yield the code of all notebooks and their scripts as syntax trees, without magics."""
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
@@ -31,7 +31,7 @@ NODES = [node for tree in cells() for node in ast.walk(tree)]
 
 
 def named():
-    """What calls give by keyword, and the keys of dictionaries: settings go through functions of a notebook too."""
+    """Return all keyword arguments and dictionary keys: settings may pass through a notebook's functions."""
     keywords = {keyword.arg for node in NODES if isinstance(node, ast.Call) for keyword in node.keywords}
     keys = {getattr(key, "value", None) for node in NODES if isinstance(node, ast.Dict) for key in node.keys}
     return keywords | keys

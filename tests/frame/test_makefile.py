@@ -1,4 +1,4 @@
-"""The set-up in the Makefile: when .venv is made, from what, and what is said where that cannot be."""
+"""The Makefile's setup: when and from what .venv is created, and the error messages if it cannot be."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ esac
 
 @pytest.fixture
 def lint(tmp_path, monkeypatch):
-    """Call `make lint` in a copy of the project where Python is a fake: its calls, and what make printed."""
+    """A function: call `make lint` in a copy of the project with a fake Python; return its calls and make's output."""
     folder = tmp_path / "my project"
     (folder / "tools").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/jupyterlab.json"):

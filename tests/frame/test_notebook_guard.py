@@ -1,4 +1,4 @@
-"""The guard around nbval, on tiny notebooks in a pytest of their own."""
+"""The guard around nbval, on tiny notebooks in a separate pytest."""
 
 import sys
 

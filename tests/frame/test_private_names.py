@@ -1,7 +1,7 @@
-"""Private names of Keras and TensorFlow are where they are looked for: a release may change each of them.
+"""Private names of Keras and TensorFlow, which any release may change, are used only in marked places.
 
-They are in `common/keras_compat.py`; in functions and classes that are marked ``# private: Keras``, next to the one
-file that needs them; and in classes that override or read what they derive from.
+These are `common/keras_compat.py`; functions and classes marked ``# private: Keras``, in the one file that needs
+them; and classes that override or read private names of their base class.
 """
 
 import ast
@@ -14,11 +14,11 @@ INSIDE = "keras.src", "tensorflow.python", "tensorflow.compiler"
 FILES = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if "series" not in path.parts}
 TREES = {path: ast.parse(text) for path, text in FILES.items()}
 MARKED = 39
-"""So many functions and classes are marked: this number may only be lowered."""
+"""The number of marked functions and classes; it may only be lowered."""
 
 
 def own_names():
-    """Names of attributes and functions that our own code makes."""
+    """Yield the names of attributes and functions that our code defines."""
     for tree in TREES.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
@@ -28,10 +28,10 @@ def own_names():
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 yield node.id
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value  # of `object.__setattr__`
+                yield node.value  # for `object.__setattr__`
 
 
-def _is_self(node):  # or a module of Python
+def _is_self(node):  # or a standard module
     return isinstance(node, ast.Name) and node.id in ("self", "cls", "os", "sys")
 
 
@@ -39,7 +39,7 @@ OURS = set(own_names())
 
 
 def private_names(tree):
-    """Pairs of a line and a private name of somebody else's object that it reads or writes."""
+    """Yield (line, private name of a foreign object that it accesses)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if not _is_self(node.value) and node.attr not in OURS:

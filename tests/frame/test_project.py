@@ -1,4 +1,4 @@
-"""The files that say the same thing in two places say the same thing."""
+"""Facts that are stated in several files agree."""
 
 import json
 import re
@@ -22,7 +22,7 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 
 
 def needs(name, extras):
-    """What an installed package needs here, with these of its extras; nothing is known of one that is not installed."""
+    """Return the requirements of a package with these extras on this platform; none if it is not installed."""
     try:
         needed = [Requirement(text) for text in metadata.requires(name) or []]
     except metadata.PackageNotFoundError:
@@ -36,7 +36,7 @@ def test_everything_that_is_needed_is_pinned_exactly_within_its_bounds():
     assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in PINS)
     named = PROJECT["dependencies"] + sum(EXTRAS.values(), SETTINGS["build-system"]["requires"])
     queue = [Requirement(text) for text in named]
-    of_peers = {Requirement(text).name for text in EXTRAS["peers"]}  # only they are pinned, not what they need
+    of_peers = {Requirement(text).name for text in EXTRAS["peers"]}  # pinned without their own requirements
     seen = set()
     while queue:
         need = queue.pop()
@@ -67,7 +67,7 @@ def test_ci_makes_the_environment_of_conda_and_runs_a_notebook_in_it():
     *_, setup, run = workflow["jobs"]["conda"]["steps"]
     name = yaml.safe_load((ROOT / "environment.yml").read_text())["name"]
     assert setup["with"]["environment-file"] == "environment.yml" and setup["with"]["activate-environment"] == name
-    assert "-l" in run["shell"] or "-el" in run["shell"]  # a login shell: in no other the environment is active
+    assert "-l" in run["shell"] or "-el" in run["shell"]  # only a login shell activates the environment
     notebook = run["run"].removeprefix("python -m pytest --nbval ")
     assert (ROOT / notebook).exists()
     said = (ROOT / "README.md").read_text()
@@ -104,11 +104,11 @@ def test_each_notebook_says_how_it_opens_elsewhere_with_the_wheel_that_a_clone_m
 
 
 PIP_INSTALL = re.compile(r"pip install ((?:(?:-\w|--[\w-]+)\s+(?:constraints\.txt\s+)?)*)([\"']?)([^\s`\"')]+)\2")
-ELSEWHERE = {"jax"}  # for a script next to the notebooks, in an environment of its own
+ELSEWHERE = {"jax"}  # for a script that uses a separate environment
 
 
 def pages_and_messages():
-    """{place: text} of all that tells a reader what to install."""
+    """Return {path: text} of all files with installation instructions."""
     files = [*ROOT.glob("*.md"), *ROOT.glob("notebooks/*.md"), *ROOT.glob("notebooks/scripts/*")]
     files += [*ROOT.glob("benchmarks/*"), *ROOT.glob("bigtrain_nb/**/*.py")]
     texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in files if path.is_file()}
@@ -119,7 +119,7 @@ def pages_and_messages():
 
 
 def can_be_installed(what):
-    """What pip finds: this clone, its wheel, or a package that this project pins. It is on no index itself."""
+    """Return whether pip finds it: this clone, its wheel, or a pinned package. The project itself is on no index."""
     name, _, extras = what.rstrip("]").partition("[")
     wheel = f"bigtrain_nb-{PROJECT['version']}-py3-none-any.whl"
     if name in (".", "/path/to/this/folder", "PATH", wheel):

@@ -1,4 +1,4 @@
-"""The examples of README and of "Your fit, our fit" run as they stand, after what the reader is taken to have."""
+"""The examples of README and "Your fit, our fit" run unchanged, after the code that they assume."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def examples(page):
-    """{name: code} of the examples on a page, in their order."""
+    """Return {name: code} of the examples on a page, in order."""
     text = (ROOT / page).read_text()
     return dict(re.findall(r"<!-- example: ([\w -]+) -->\n```python\n(.*?)```", text, re.DOTALL))
 
@@ -40,7 +40,7 @@ with bt.strategy().scope():
     bt.tf.Variable(1.0)
 print("trained")
 """
-GIVEN = {  # what stands before an example, and what must hold after it
+GIVEN = {  # code before an example, and an assertion after it
     "measuring": (SOURCES, "assert set(both.names) == {'new', 'old'}"),
     "examining": (KERAS, "assert report.of('ok')"),
     "fitting": (KERAS, "assert model.optimizer.iterations == 8 and model.micro_batches == 4"),
@@ -74,7 +74,7 @@ def said():
     return model.predict(x, verbose=0)
 """
 EQUAL = "np.testing.assert_allclose(said(), alone, atol=1e-4)"
-AFTER = {  # what must hold after an example
+AFTER = {  # an assertion after each example
     "yours": "alone = said()",
     "two devices": EQUAL,
     "16 bits": "np.testing.assert_allclose(said(), alone, atol=0.1)\nkeras.config.set_dtype_policy('float32')",

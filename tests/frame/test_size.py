@@ -1,4 +1,4 @@
-"""The helper that a reader meets stays small, and so does the package: who adds takes out, or moves it up a layer."""
+"""The helper and the package stay small: additions require removals, or a move up one layer."""
 
 from pathlib import Path
 

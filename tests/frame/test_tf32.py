@@ -1,4 +1,4 @@
-"""``pytest --tf32`` rounds where TensorFlow multiplies, in gradients too, and in other processes."""
+"""``pytest --tf32`` rounds TensorFlow's multiplications, in gradients and other processes too."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What `make test` leaves out says why, and is no more than it should be."""
+"""Tests left out of `make test` have a reason, and are not too many."""
 
 import ast
 from pathlib import Path

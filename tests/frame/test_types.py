@@ -1,4 +1,4 @@
-"""What a type checker sees: all public names, no error in README's examples, and an error for each typo."""
+"""A type checker sees all public names, no error in README's examples, and an error for each typo."""
 
 import os
 import re
@@ -46,7 +46,7 @@ TYPOS = {
 
 @pytest.fixture(scope="module")
 def errors_in(tmp_path_factory):
-    """Return a function: {name: code} -> {name: mypy's errors, as sentences}."""
+    """Return a function: {name: code} -> {name: mypy's error messages}."""
 
     def check(files):
         folder = tmp_path_factory.mktemp("types")

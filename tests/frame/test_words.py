@@ -1,4 +1,4 @@
-"""The field's words are used: others occur less and less often, and each notebook names its subject's terms."""
+"""The field's words are used: others may only become rarer, and each notebook names its subject's terms."""
 
 import pytest
 import words

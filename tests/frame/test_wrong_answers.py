@@ -1,4 +1,4 @@
-"""The tool that makes wrong answers, and what it found: enough of them, refused, with a reason for each that is not."""
+"""The tool that generates wrong answers, and its results: enough are refused; the others have a reason."""
 
 import pytest
 import wrong_answers

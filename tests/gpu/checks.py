@@ -1,6 +1,6 @@
-"""What this project promises of GPUs, one function for each promise: test_first_hour.py runs each in a process.
+"""This project's promises for GPUs, one function per promise: test_first_hour.py runs each in a process.
 
-python tests/gpu/checks.py check NAME, by hand. It prints what it found, or raises; then its advice is what to do.
+By hand: python tests/gpu/checks.py check NAME. It prints its result, or raises; then follow its advice.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ CHECKS = {}
 
 @dataclass
 class Check:
-    """``run`` returns what it found, in words, or raises; then ``advice`` is what to do."""
+    """``run`` returns its result in words, or raises; then ``advice`` says what to do."""
 
     run: object
     gpus: int
@@ -32,7 +32,7 @@ def check(advice, gpus=1, seconds=300):
 
 
 def expect(holds, words):
-    """Return the words; raise with them where it does not hold."""
+    """Return the words if the condition holds; otherwise raise with them."""
     if not holds:
         raise AssertionError(words)
     return words
@@ -89,7 +89,7 @@ def memory_grows():
 
 
 def memory_used():
-    """Return the MiB that all programs have taken, for each GPU."""
+    """Return the MiB used by all programs, for each GPU."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     done = subprocess.run(query, capture_output=True, text=True, check=True)
     return [int(mebibytes) for mebibytes in done.stdout.split()]
@@ -174,7 +174,7 @@ def determinism_to_the_bit():
 
 
 def fitted(replicas, policy="float32", steps_per_execution=1, **settings):
-    """Train a small net on so many GPUs, with the last batch short; return its weights in one array."""
+    """Train a small model on this many GPUs, with a short last batch; return its weights as one array."""
     import keras
     import numpy as np
 
@@ -194,7 +194,7 @@ def fitted(replicas, policy="float32", steps_per_execution=1, **settings):
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-# Two GPUs and more.
+# Two or more GPUs.
 
 SETTINGS = {
     "micro-batches": {"micro_batches": 4},
@@ -205,7 +205,7 @@ SETTINGS = {
     "sharded optimizer, bfloat16 weights": {"policy": "bfloat16", "shard_optimizer": True},
     "fully sharded": {"fully_shard": "hidden"},
 }
-"""What `bt.Model` does over NCCL; each in a process of its own, for a collective that fails can end all others."""
+"""Uses of NCCL by `bt.Model`; each has a separate process, because a failed collective can end all others."""
 
 
 @check("Replicas on GPUs do not train as one does: use one GPU, and tell the project.", gpus=2)

@@ -1,4 +1,4 @@
-"""What only a GPU shows: `make gpu`, or pytest -m gpu."""
+"""Tests that need a GPU: `make gpu`, or pytest -m gpu."""
 
 import pytest
 

@@ -40,7 +40,7 @@ def add_one():
 
 
 def test_ptx_written_by_hand_is_launched_between_operations_of_xla(monkeypatch):
-    """If this fails, the custom call itself is not taken; if only the next one does, look at NVRTC and the driver."""
+    """If this fails, the custom call itself is not accepted; if only the next one does, check NVRTC and the driver."""
     monkeypatch.setattr(module, "to_ptx", lambda launch: PTX)
     operation = add_one()
     run = tf.function(lambda x: operation(x * 2)[0] * 10, jit_compile=True, autograph=False)
@@ -94,7 +94,7 @@ def test_in_a_cuda_graph_and_from_the_cache_of_compiled_programs(tmp_path):
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_gpu_graph_min_graph_size=1",
         "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory={tmp_path}",
     }
-    for _ in range(2):  # the second process finds what the first one left
+    for _ in range(2):  # the second process finds the first one's files
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 

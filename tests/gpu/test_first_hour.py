@@ -1,4 +1,4 @@
-"""The first hour on a machine with NVIDIA GPUs: does what is promised hold? Each check has a process of its own."""
+"""The first hour on a machine with NVIDIA GPUs: do our promises hold? Each check has a separate process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""cuDNN's fused attention on a GPU, beside single operations in float32: outputs and gradients, for every mask."""
+"""cuDNN's fused attention on a GPU, compared with float32 single operations: outputs and gradients, every mask."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def segments_of(length=LENGTH, most=5):
 
 
 def table_of(said, queries, keys):
-    """Which key each query sees, [batch or 1, queries, keys], by the numbers alone."""
+    """Return which keys each query sees, [batch or 1, queries, keys], from the mask's definition alone."""
     row, column = np.arange(queries)[:, None], np.arange(keys)
     seen = np.ones((1, queries, keys), bool)
     if said.is_causal:
@@ -119,7 +119,7 @@ def test_right_in_both_passes(name):
     shapes = [(case["length"], case["heads"]), (keys, groups), (keys, groups)]
     inputs = [tf.constant(random.normal(size=(BATCH, places, n, size)), dtype) for places, n in shapes]
     table = table_of(said, case["length"], keys)
-    matters = np.broadcast_to(table.any(axis=-1), (BATCH, case["length"])).copy()  # a query that sees a key
+    matters = np.broadcast_to(table.any(axis=-1), (BATCH, case["length"])).copy()  # queries that see a key
     if said.keys is not None and case["length"] == keys:
         matters &= np.asarray(said.keys)
     matters = matters[:, :, None, None]

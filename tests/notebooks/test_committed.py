@@ -1,4 +1,4 @@
-"""Every stored notebook keeps the rules of tools/notebook_rules.py."""
+"""Every stored notebook follows the rules of tools/notebook_rules.py."""
 
 from pathlib import Path
 

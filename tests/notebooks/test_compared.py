@@ -1,11 +1,11 @@
-"""How many cells' stored outputs nbval compares: those whose output is the same on every machine."""
+"""The number of cells whose stored outputs nbval compares, because they are the same on every machine."""
 
 from pathlib import Path
 
 import notebook_rules as rules
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-AT_LEAST = 100  # raise it with every cell that is marked; never lower it
+AT_LEAST = 100  # raise it with every marked cell; never lower it
 
 
 def test_cells_that_are_the_same_everywhere_are_compared():

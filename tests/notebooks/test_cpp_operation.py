@@ -1,4 +1,4 @@
-"""The cells of notebook 14 about an operation in C++, on a machine without a compiler."""
+"""Notebook 14's cells on a C++ operation, on a machine without a compiler."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The faulty loops that readers are to repair: attempted but not repaired, each is refused for the fault it has."""
+"""The faulty loops that readers must fix: if attempted but not fixed, each is refused for its fault."""
 
 import re
 from importlib import import_module
@@ -25,7 +25,7 @@ def test_a_loop_that_nobody_repaired_is_refused_for_its_fault(notebook, name):
     assert lines_deleted == 1
     module, _, function = name.partition(".")
     known = {"bt": bt, **vars(import_module(f"bigtrain_nb.series.exercises.{module}"))}
-    bt.devices()  # splits the CPU, before anything makes TensorFlow run
+    bt.devices()  # splits the CPU before TensorFlow is initialized
     exec(loop, known)
     found = bt.check(name, known[function])
     _, reason = registry(name)[name].wrong[0]

@@ -1,4 +1,4 @@
-"""tools/render.py on tiny notebooks: what it stores, what it leaves alone, what it refuses."""
+"""tools/render.py on tiny notebooks: what it stores, leaves unchanged and refuses."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
-    """Write code cells as notebooks/small.ipynb of an otherwise empty project."""
+    """A function that writes code cells to notebooks/small.ipynb in an otherwise empty project."""
     (tmp_path / "notebooks").mkdir()
     monkeypatch.setattr(render, "ROOT", tmp_path)
 

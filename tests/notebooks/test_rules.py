@@ -1,4 +1,4 @@
-"""Each rule for stored notebooks can fail, and says which cell."""
+"""Each rule for stored notebooks can fail, and names the cell."""
 
 import notebook_rules as rules
 import pytest
@@ -6,7 +6,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 
 def good():
-    """A notebook that keeps every rule."""
+    """A notebook that follows every rule."""
     printed = new_output("stream", name="stdout", text="1\n")
     code = new_code_cell("print(1)", id="code", execution_count=1, outputs=[printed])
     cells = [new_markdown_cell("What you will be able to do, in 20 minutes.", id="opening"), code]

@@ -1,7 +1,7 @@
-"""Each notebook's exercises, with the reference solutions put in: every check says right, and what uses them runs.
+"""Each notebook's exercises with the reference solutions: every check passes, and cells that use the answers run.
 
-They know what the notebook has imported before them. All other cells are run with the notebook as it is shipped. A
-check runs the answer that it is given, and never the solution in its place.
+They have the notebook's earlier imports. All other cells are tested with the shipped notebook. A check must run the
+answer that it is given, never the solution instead.
 """
 
 import ast
@@ -24,9 +24,9 @@ COMPARE = {
     *("pay_with_time.segment", "when_it_goes_wrong.interval"),
     *("ask_a_server.asynchronous", "mirror_it.noise_scale"),
 }
-"""Exercises whose check asks the solution, too, what is right."""
+"""Exercises whose check also calls the solution."""
 ELSEWHERE = {"many_workers.train"}
-"""Exercises whose answer runs in processes of its own, where calls cannot be counted."""
+"""Exercises whose answer runs in separate processes, where calls cannot be counted."""
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -36,7 +36,7 @@ def exercise_cells(path):
 
 
 def code_to_run(cell, answers):
-    """All of a cell that uses an answer; of another one its imports."""
+    """Compile a cell if it uses an answer, otherwise only its imports."""
     code = ast.parse(TransformerManager().transform_cell(cell.source))
     names = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
     if names.isdisjoint(answers):
@@ -47,7 +47,7 @@ def code_to_run(cell, answers):
 @each_notebook
 def test_solved_exercises_are_right_where_they_stand_and_what_uses_them_runs(path, monkeypatch):
     monkeypatch.syspath_prepend(path.parent)
-    bt.devices()  # splits the CPU, before a notebook makes TensorFlow run
+    bt.devices()  # splits the CPU before a notebook initializes TensorFlow
     known = {}
     answers = set()
     for cell in rules.code_cells(rules.read(path)):
@@ -68,7 +68,7 @@ def test_solved_exercises_are_right_where_they_stand_and_what_uses_them_runs(pat
 
 
 def expect_only_the_answer_is_run(name, answer, monkeypatch):
-    """Right, and by the answer's calls; the solution is called only where it is asked, too, what is right."""
+    """Assert that the check passes by calling the answer, and calls the solution only for exercises in COMPARE."""
     calls = {"answer": 0, "solution": 0}
 
     def counted(function, which):
@@ -90,7 +90,7 @@ def expect_only_the_answer_is_run(name, answer, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(COMPARE))
 def test_where_the_solution_is_asked_too_each_call_of_the_answer_counts(name):
-    """Right but for one call, the first or the last, is wrong: nothing else stands in for that call."""
+    """An answer that is wrong only in its first or last call is refused: no other call replaces it."""
     solution = registry(name)[name].reference
     total = 0
 

@@ -1,4 +1,4 @@
-"""The form of a notebook: a way that ends in time, Further behind it, an evening that runs by itself."""
+"""The form of a notebook: a core path within its time, then Further, and an evening track that runs by itself."""
 
 import copy
 import re
@@ -13,8 +13,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-SHORT, LONG = 60, 90  # minutes of a way: 00 to 05, and the others
-EVENING = 180  # minutes of it, 00 to 05 together
+SHORT, LONG = 60, 90  # minutes of a core path: in 00 to 05, and in the others
+EVENING = 180  # minutes of the evening track, 00 to 05 together
 OF_THE_EVENING = [path for path in NOTEBOOKS if path.stem < "06"]
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -22,17 +22,17 @@ each_evening = pytest.mark.parametrize("path", OF_THE_EVENING, ids=lambda path: 
 
 
 def said(found):
-    """What `cell_names.missing` found, as sentences."""
+    """Return the findings of `cell_names.missing` as sentences."""
     return [f"{cell.id} needs {', '.join(names)}" for cell, names in found]
 
 
 def names_missing_on_the_way(notebook):
-    """Also where Further and the way define the same name: the way runs alone."""
+    """Return the names that the core path lacks without Further, even if Further defines them."""
     return said(cell_names.missing(ways.way(notebook)))
 
 
 def names_missing_in_further(notebook):
-    """Each section knows the way and itself."""
+    """Return the names that a section of Further lacks, given only the core path."""
     known = cell_names.defined(ways.way(notebook))
     return [line for cells in ways.further(notebook) for line in said(cell_names.missing(cells, known))]
 
@@ -96,7 +96,7 @@ def test_the_evening_runs_by_itself(path):
 
 
 def notebook(*cells):
-    """A notebook of "# text" or code; a cell of the evening is a text in a list."""
+    """Return a notebook of "# text" or code cells; evening cells are strings in a list."""
     made = []
     for number, cell in enumerate(cells):
         source = "".join(cell)

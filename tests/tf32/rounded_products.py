@@ -1,8 +1,8 @@
-"""Products of float32 as a GPU with tensor cores computes them: their factors rounded to the ten bits of TF32.
+"""float32 products as on a GPU with tensor cores: factors are rounded to the ten bits of TF32.
 
-TensorFlow calls the functions below from wherever it multiplies, for gradients too. They are replaced when their module
-is imported, so that nothing of TensorFlow need be loaded before. As on a GPU,
-`tf.config.experimental.enable_tensor_float_32_execution(False)` switches it off for what is traced afterwards.
+TensorFlow calls the functions below for all multiplications, in gradients too. They are replaced when their module is
+imported, so that TensorFlow need not be loaded first. As on a GPU,
+`tf.config.experimental.enable_tensor_float_32_execution(False)` disables it for code traced afterwards.
 """
 
 import functools
@@ -19,18 +19,18 @@ PRODUCTS = {
     f"{OPS}gen_linalg_ops": ["einsum"],
     f"{OPS}gen_nn_ops": ["conv", *CONV2D, *CONV3D, *DEPTHWISE],
 }
-LEFT_OUT = 23 - 10  # of the bits of a float32's fraction
+LEFT_OUT = 23 - 10  # of a float32's mantissa bits
 
 
 def install():
-    """Let all products that TensorFlow computes in this process from now on round their factors."""
+    """Round the factors of all products that TensorFlow computes in this process from now on."""
     if any(name in sys.modules for name in PRODUCTS):
         raise RuntimeError("TensorFlow is loaded already: its own modules may hold the functions that do not round")
     sys.meta_path.insert(0, Finder())
 
 
 class Finder(MetaPathFinder):
-    """Finds the modules as Python does, and lets their loader replace the functions afterwards."""
+    """Finds the modules as Python does, and makes their loader replace the functions."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in PRODUCTS:
@@ -52,7 +52,7 @@ class Finder(MetaPathFinder):
 
 
 def rounding(product):
-    """Return a function that rounds its float32 arguments, also those in a list, before it calls ``product``."""
+    """Return a function that rounds its float32 arguments, also within lists, before calling ``product``."""
 
     @functools.wraps(product)
     def rounded_product(*arguments, **named):
@@ -67,9 +67,9 @@ def rounding(product):
 
 
 def rounded(argument):
-    """Return a float32 tensor [...] rounded to TF32, to the even one in the middle; anything else as it is.
+    """Return a float32 tensor rounded to TF32, ties to even; anything else unchanged.
 
-    Its gradient is that of the number itself.
+    Its gradient is that of the unrounded tensor.
     """
     import tensorflow as tf
 

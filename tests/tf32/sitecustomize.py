@@ -1,4 +1,4 @@
-"""What Python imports when it starts, if this folder is in PYTHONPATH: kernels and workers round too."""
+"""Imported by Python at startup if this folder is in PYTHONPATH, so that kernels and workers round too."""
 
 import rounded_products
 

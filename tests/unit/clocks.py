@@ -1,4 +1,4 @@
-"""A clock that only moves when a batch is taken, and sources that cost time on it."""
+"""A simulated clock that advances only when a batch is taken, and sources that use it."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class Clock:
 
 
 class Source:
-    """Batches of the given sizes, each of which costs ``cost(number of batches so far)`` seconds of the clock."""
+    """Batches of the given sizes; each takes ``cost(number of batches so far)`` seconds of the clock."""
 
     def __init__(self, clock, cost, sizes=None):
         self.clock, self.sizes, self.batches, self.examples = clock, sizes, 0, 0

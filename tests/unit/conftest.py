@@ -1,4 +1,4 @@
-"""What several test files share: a Lab of fast choices, a clock that stands still, a handful of crops."""
+"""Shared fixtures: a Lab with fast choices, a simulated clock, a handful of crops."""
 
 import gc
 
@@ -18,21 +18,21 @@ from bigtrain_nb.lab.lab import Lab
 from bigtrain_nb.measure import rounds, source
 from bigtrain_nb.workbook import record, workbook
 
-# To trace a step makes many thousand objects, hardly any of them garbage: looking for it after every 700 of them, as is
-# Python's default, takes about a tenth of the time.
+# Tracing a step creates many thousands of objects, hardly any of them garbage. Collecting after every 700, Python's
+# default, takes about a tenth of the time.
 gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch):
-    """Processes that a test starts see none."""
+    """Hide GPUs from processes that a test starts."""
     for name, value in logical_cpus.NO_GPUS.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(autouse=True)
 def usual_patience(monkeypatch):
-    """Measurements take as long as their tests say."""
+    """Measurements last as long as their tests request."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
@@ -45,7 +45,7 @@ def lab():
 
 @pytest.fixture
 def fresh_notes(monkeypatch):
-    """A kernel in which nothing was predicted or checked, and which writes nothing."""
+    """A kernel without predictions or checks, which writes no record."""
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     monkeypatch.setattr(record, "_own", record.Notes())
     monkeypatch.setattr(workbook, "_named", set())
@@ -53,7 +53,7 @@ def fresh_notes(monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """The Lab's measurements take no time, and the same thing has the same rate every time."""
+    """The Lab's measurements are instant and deterministic."""
     monkeypatch.setattr("bigtrain_nb.lab.lab.throughput", quick_throughput)
     monkeypatch.setattr("bigtrain_nb.lab.lab.compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.standings_at_checks", quick_standings)
@@ -67,7 +67,7 @@ ON_ONE_DEVICE = pytest.param(
 
 @pytest.fixture(params=[ON_ONE_DEVICE, "by collectives"])
 def each_reduction(request):
-    """A test that uses this runs twice: as `bt.mirrored` reduces on CPUs, and as GPUs and workers do."""
+    """Run a test twice: reducing as `bt.mirrored` does on CPUs, and as GPUs and workers do."""
     with equal_models.reducing(request.param):
         yield
 
@@ -91,7 +91,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def cpu_memory():
-    """What TensorFlow says of the CPU's memory; on a CPU without oneDNN its usual allocator does not count."""
+    """TensorFlow's CPU memory info; without oneDNN, its default allocator does not count, and the test is skipped."""
 
     def info():
         return tf.config.experimental.get_memory_info("CPU:0")

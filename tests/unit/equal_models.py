@@ -1,4 +1,4 @@
-"""What the tests of `bt.Model` share: small models and data, strategies, training from one start, comparing weights."""
+"""Shared by the tests of `bt.Model`: small models and data, strategies, reproducible training, weight comparison."""
 
 import sys
 from contextlib import contextmanager
@@ -9,16 +9,16 @@ from logical_cpus import CPUS, mirrored, mirrored_by_collectives
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-SIZES = [16, 13, 3, 12, 1, 7, 16, 2, 5, 9]  # over four replicas also shares of unlike size and replicas without example
-# How near two trainings end that differ only in the order of their sums. That changes the last bit of a number, 2^-24
-# of it, or 2^-11 where `pytest --tf32` rounds the factors of products.
+SIZES = [16, 13, 3, 12, 1, 7, 16, 2, 5, 9]  # on four replicas: also unequal shares and replicas without examples
+# Tolerance for two trainings that differ only in the order of their sums. That changes the last bit, 2^-24 of a value,
+# or 2^-11 where `pytest --tf32` rounds the factors of products.
 EQUAL = 2e-3 if "rounded_products" in sys.modules else 1e-5
 _STRATEGIES = {"on one device": {1: None}, "by collectives": {1: None}}
 _reduction = "on one device"
 
 
 def strategy(replicas):
-    """Return the one strategy of this size for all tests; None for no strategy."""
+    """Return the strategy of this size that all tests share; None for a single replica."""
     made = _STRATEGIES[_reduction]
     if replicas not in made:
         made[replicas] = (mirrored if _reduction == "on one device" else mirrored_by_collectives)(replicas)
@@ -27,7 +27,7 @@ def strategy(replicas):
 
 @contextmanager
 def reducing(how):
-    """Let the strategies of a test reduce in another way."""
+    """Set how the strategies of a test reduce."""
     global _reduction
     _reduction, before = how, _reduction
     try:
@@ -38,7 +38,7 @@ def reducing(how):
 
 @contextmanager
 def on(replicas):
-    """Open the scope of ``replicas`` replicas; for one, the first CPU without a strategy."""
+    """Enter the scope of ``replicas`` replicas; for one, use the first CPU without a strategy."""
     chosen = strategy(replicas)
     with tf.device(CPUS[0]) if chosen is None else chosen.scope():
         yield
@@ -61,12 +61,12 @@ def examples(count, width=6, seed=0):
 
 
 def batches(sizes, *tensors):
-    """Return a dataset of batches of these sizes, cut from the tensors one after the other."""
+    """Return a dataset of consecutive slices of the tensors, with these batch sizes."""
     ends = np.cumsum(sizes)
 
     def rows():
         for size, end in zip(sizes, ends, strict=True):
-            yield tuple(tensor[end - size : end].copy() for tensor in tensors)  # TensorFlow may write into what comes
+            yield tuple(tensor[end - size : end].copy() for tensor in tensors)  # TensorFlow may write into the arrays
 
     spec = tuple(tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in tensors)
     made = tf.data.Dataset.from_generator(rows, output_signature=spec)
@@ -74,7 +74,7 @@ def batches(sizes, *tensors):
 
 
 def aligned(array):
-    """Return a copy that begins at a multiple of 64 bytes, where TensorFlow takes an array without copying it."""
+    """Return a copy aligned to 64 bytes, which TensorFlow uses without copying."""
     memory = np.empty(array.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -83,7 +83,7 @@ def aligned(array):
 
 
 def views(size, *tensors):
-    """Return a dataset of batches of this size that are parts of the tensors themselves."""
+    """Return a dataset of batches of this size that are views of the tensors."""
 
     def rows():
         for start in range(0, len(tensors[0]), size):
@@ -94,7 +94,7 @@ def views(size, *tensors):
 
 
 def net(make=bt.Model, **options):
-    """Return a small net from the same start every time."""
+    """Return a small model with the same initial weights every time."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
     x = keras.layers.Dense(8, activation="tanh")(inputs)
@@ -103,7 +103,7 @@ def net(make=bt.Model, **options):
 
 
 def trained(build, data, optimizer, replicas=1, epochs=1, **compiled):
-    """Build, compile and fit a model on ``replicas`` replicas; return it, its history as ``model.history``."""
+    """Build, compile and fit a model on ``replicas`` replicas; return it, with ``model.history``."""
     with on(replicas):
         model = build()
         model.compile(optimizer(), **{"loss": "mse", **compiled})
@@ -112,7 +112,7 @@ def trained(build, data, optimizer, replicas=1, epochs=1, **compiled):
 
 
 def distance(model, other):
-    """Return the largest difference of a weight, relative to the largest weight of the same tensor."""
+    """Return the largest weight difference, relative to the largest weight of the same tensor."""
     pairs = zip(model.get_weights(), other.get_weights(), strict=True)
     return max(float(np.abs(a - b).max() / (np.abs(b).max() + 1e-6)) for a, b in pairs)
 
@@ -123,13 +123,13 @@ def values_on_replicas(variable):
 
 
 def replicas_agree(model):
-    """Say whether every variable of the model and its optimizer is bit-identical on all replicas."""
+    """Return whether all variables of the model and its optimizer are bitwise identical on all replicas."""
     rows = [values_on_replicas(v) for v in [*model.variables, *model.optimizer.variables]]
     return all(np.array_equal(row[0], value) for row in rows for value in row[1:])
 
 
 class TwoNetworks(keras.Model):
-    """Two networks that are never called as one model, each trained with an optimizer of its own, as in a GAN."""
+    """Two networks that are never called as one model, each with its own optimizer, as in a GAN."""
 
     def __init__(self, *networks):
         super().__init__()
@@ -150,7 +150,7 @@ class TwoNetworks(keras.Model):
 
 
 class OneHot(keras.layers.Layer):
-    """An embedding of nine words whose gradient is one tensor from the start."""
+    """An embedding of nine words with a dense gradient."""
 
     def build(self, shape):
         self.table = self.add_weight((9, 4), initializer="ones")
@@ -167,7 +167,7 @@ def scores_of_words(make, embedding):
 
 
 def traces_of_first_step(kind, data, replicas=1):
-    """Return how often Python runs the layers of a new model of a kind while TensorFlow traces its first step."""
+    """Return how often Python calls the layers of a new model while TensorFlow traces its first step."""
     calls = []
 
     class Count(keras.layers.Layer):
@@ -187,5 +187,5 @@ def traces_of_first_step(kind, data, replicas=1):
 
 
 def apart_of_weights(model, other):
-    """Return the largest difference of a weight, absolutely."""
+    """Return the largest absolute weight difference."""
     return max(np.abs(a - b).max() for a, b in zip(model.get_weights(), other.get_weights(), strict=True))

@@ -1,4 +1,4 @@
-"""What cuDNN's kernel computes, from its operands alone, by single operations: it stands in for a GPU."""
+"""Emulate cuDNN's attention kernel by single operations, from its operands alone, without a GPU."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def kernel(query, key, value, bias, operands, settings):
 
 
 def segment_of_each_place(lengths, offsets, shape):
-    """Return the number of the segment that each place [batch, places] is in, -1 for none, as the kernel finds it."""
+    """Return each position's segment [batch, positions], -1 for none, computed as the kernel does."""
     batch, heads, places, size = shape
     lengths, starts = tf.reshape(lengths, [-1]), tf.reshape(offsets, [-1])[: tf.size(lengths)]
     rows, within = starts // (heads * places * size), starts % (heads * places * size) // size
@@ -47,14 +47,14 @@ def segment_of_each_place(lengths, offsets, shape):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """All that is asked before the kernel is taken says yes; the custom call is emitted, and cannot run."""
+    """All checks before using the kernel pass; the custom call is emitted, but cannot run."""
     monkeypatch.setattr(fused, "why_not_here", lambda: None)
     monkeypatch.setattr(fused, "_why_not_on", lambda query: None)
 
 
 @pytest.fixture
 def emulated(as_on_a_gpu, monkeypatch):
-    """The kernel is computed by single operations, in float32 too."""
+    """The kernel is emulated by single operations, in float32 too."""
     monkeypatch.setattr(cudnn, "kernel", kernel)
     monkeypatch.setattr(cudnn, "TYPES", {**cudnn.TYPES, "float32": "F32"})
     monkeypatch.setitem(cudnn._NOT_SEEN, "float32", -1e30)

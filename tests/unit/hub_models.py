@@ -1,8 +1,8 @@
-"""Models of KerasHub as people train them, small and with random weights: builders, and a batch of data for each.
+"""Typical models of KerasHub, small and with random weights: a builder and a batch of data for each.
 
-GPT-2 has two blocks; one is enough for the others, for it is the kind of block that they differ in.
+GPT-2 has two blocks; one is enough for the others, which differ in the kind of block.
 
-`python hub_models.py` loads those that it reads of, in a process that cannot import bigtrain_nb.
+`python hub_models.py` loads the models listed on its standard input, in a process that cannot import bigtrain_nb.
 """
 
 import sys
@@ -66,7 +66,7 @@ def vit():
 
 
 def _rows(count=14, width=LENGTH):
-    """Return tokens [count, width], and which places are not padding."""
+    """Return tokens [count, width], and a mask of the positions that are not padding."""
     random = np.random.default_rng(0)
     tokens = random.integers(4, VOCABULARY, (count, width)).astype("int32")
     padding = np.arange(width) < random.integers(4, width + 1, (count, 1))
@@ -112,7 +112,7 @@ def pictures():
 
 
 def gpt2_of_texts():
-    """GPT-2 with a tokenizer of letters."""
+    """Return GPT-2 with a tokenizer of letters."""
     models = keras_hub()
     letters = "abcdefghijklmnopqrstuvwxyzĠ"  # Ġ stands for a space
     vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", *letters, "th", "the"])}
@@ -135,10 +135,10 @@ TASKS = {
 
 
 def load_without_us():
-    """Load files with Keras and KerasHub alone, and predict: three paths from each line, a model, inputs, outputs."""
-    sys.modules["bigtrain_nb"] = None  # an import of it raises
+    """Load models without bigtrain_nb, and predict; each input line has three paths: model, inputs, outputs."""
+    sys.modules["bigtrain_nb"] = None  # makes its import raise
     import keras
-    import keras_hub  # noqa: F401  (which tells Keras of its classes)
+    import keras_hub  # noqa: F401  (registers its classes with Keras)
 
     for line in sys.stdin:
         path, inputs, outputs = line.split()

@@ -1,4 +1,4 @@
-"""What the tests of the Lab share: fast things to measure, measurements that take no time, and ways to wait."""
+"""Shared by the tests of the Lab: fast things to measure, instant measurements, and ways to wait."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ SECONDS = 0.05
 
 
 def build(batch=32, prefetch=0, cache=False, workers=2):
-    """A step function of about a millisecond a batch."""
+    """Return a step function that takes about a millisecond per batch."""
 
     def step():
         time.sleep(0.001)
@@ -23,7 +23,7 @@ def build(batch=32, prefetch=0, cache=False, workers=2):
 
 
 def quick_throughput(source, *, seconds, name, progress):
-    """In place of `throughput`: one step, whose count is taken for the rate."""
+    """Replace `throughput`: run one step, and use its count as the rate."""
     count = source()
     progress(0.5, f"round 2 of about 4: {count} examples/s")
     rounds = (0.99 * count, count, 1.01 * count) * 3
@@ -31,7 +31,7 @@ def quick_throughput(source, *, seconds, name, progress):
 
 
 def quick_compare(factories, *, seconds, progress):
-    """In place of `compare`."""
+    """Replace `compare`."""
     results = {}
     for name, factory in factories.items():
         results[name] = quick_throughput(factory(), seconds=seconds, name=name, progress=progress)
@@ -43,7 +43,7 @@ def quick_compare(factories, *, seconds, progress):
 
 
 def quick_standings(build, settings, seconds, progress):
-    """In place of `looks`: at the second of two looks, all but the fastest leave."""
+    """Replace `standings_at_checks`: at the second of two checks, eliminate all but the fastest."""
     results = []
     for name, chosen in settings.items():
         results.append(quick_throughput(build(**chosen), seconds=seconds, name=name, progress=progress))
@@ -69,7 +69,7 @@ def until(condition, seconds=20.0):
 
 
 def finish(lab):
-    """Wait for the end of its run, and for its last picture."""
+    """Wait for the end of its run and its last picture."""
     until(lambda: not lab.running and not background_threads())
 
 

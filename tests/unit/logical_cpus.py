@@ -1,14 +1,14 @@
-"""Splits the CPU into eight logical devices; `conftest.py` imports this before any test can make TensorFlow run.
+"""Split the CPU into eight logical devices; `conftest.py` imports this before any test can initialize TensorFlow.
 
-These tests are of the CPU, on machines with GPUs too, so that they say the same everywhere. What is promised of GPUs is
-asked by tests/gpu and by the notebooks.
+These tests use the CPU even on machines with GPUs, so that results are the same everywhere. GPUs are tested by
+tests/gpu and by the notebooks.
 """
 
 import os
 from unittest import mock
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
-with mock.patch.dict(os.environ, NO_GPUS):  # TensorFlow looks once; notebooks that are tested after these see theirs
+with mock.patch.dict(os.environ, NO_GPUS):  # TensorFlow checks once; notebooks tested later see theirs
     from bigtrain_nb.common.quiet import tf
     from bigtrain_nb.train.devices import mirrored_with_groups_of_its_own
 
@@ -19,10 +19,10 @@ if tf.config.get_logical_device_configuration(cpu) is None:
 
 
 def mirrored(count):
-    """Return a MirroredStrategy over ``count`` CPUs; several sizes can live in one process."""
+    """Return a MirroredStrategy over ``count`` CPUs; several sizes can coexist in one process."""
     return tf.distribute.MirroredStrategy(CPUS[:count], tf.distribute.ReductionToOneDevice())
 
 
 def mirrored_by_collectives(count):
-    """Return one that sums as GPUs and workers do, over CPUs."""
+    """Return a strategy over CPUs that reduces as GPUs and workers do."""
     return mirrored_with_groups_of_its_own(CPUS[:count])

@@ -1,4 +1,4 @@
-"""Executes lines of notebooks/older-tutorials.md in one fresh process: JSON in, what became of each line out."""
+"""Execute lines of notebooks/older-tutorials.md in one fresh process: read them as JSON, write their outcomes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import bigtrain_nb as bt
 
 
 def names():
-    """What the page says that its lines assume."""
+    """Return the names that the page's lines assume."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -44,7 +44,7 @@ def names():
 
 
 def cluster():
-    """A worker and a parameter server in this process."""
+    """Start a worker and a parameter server in this process."""
     sockets = [socket.socket() for _ in range(2)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -57,7 +57,7 @@ def cluster():
 
 
 def outcome(line):
-    """The error of a line, by its type; or its value, and the warnings, of one that runs."""
+    """Return a line's error, by its type, or its value and warnings."""
     given = names()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -87,10 +87,10 @@ if __name__ == "__main__":
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]).export("exported", verbose=False)
     found = {}
     lines = json.load(sys.stdin)
-    for line in sorted(lines, key=lambda line: "(resolver)" in line):  # to connect to servers changes the process
+    for line in sorted(lines, key=lambda line: "(resolver)" in line):  # connecting to servers changes the process
         if "(resolver)" in line:
             RESOLVER = cluster()
         found[line] = outcome(line)
     with open("found.json", "w", encoding="utf-8") as file:
         json.dump(found, file)
-    os._exit(0)  # servers do not end by themselves
+    os._exit(0)  # servers do not exit on their own

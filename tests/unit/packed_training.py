@@ -1,4 +1,4 @@
-"""A training on packed rows that are read by number: `python packed_training.py FOLDER STEP` kills itself in a step."""
+"""Train on packed rows read by index: `python packed_training.py FOLDER STEP` kills itself in a step."""
 
 import os
 import signal

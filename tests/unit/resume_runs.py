@@ -1,4 +1,4 @@
-"""A small training that can be cut short and resumed, for the tests of `Resume`."""
+"""A small training run that can be interrupted and resumed, for the tests of `Resume`."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 from bigtrain_nb.train.resume import Resume
 
-EPOCHS, BATCH, EXAMPLES = 3, 6, 49  # nine batches, the last of one example: one replica has it, the others none
+EPOCHS, BATCH, EXAMPLES = 3, 6, 49  # nine batches; the last has one example, for one replica only
 BATCHES = -(-EXAMPLES // BATCH)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(EXAMPLES, 5)).astype("float32")
@@ -27,7 +27,7 @@ class Crash(Exception):
 
 
 class At(keras.callbacks.Callback):
-    """Does something after so many steps."""
+    """Does something after this many steps."""
 
     def __init__(self, step, action):
         super().__init__()
@@ -78,7 +78,7 @@ def growing_scale():
 
 
 def train(resume, last=None, first=None, epoch_of=epoch_of, epochs=EPOCHS, **more):
-    """Train what is left; ``first`` and ``last`` are callbacks before and after the one that resumes."""
+    """Train the remaining steps; ``first`` and ``last`` are callbacks before and after ``resume``."""
     callbacks = [one for one in (first, resume, last) if one]
     run = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": callbacks}
     resume.model.fit(resume.data(epoch_of), **run, **more)
@@ -86,7 +86,7 @@ def train(resume, last=None, first=None, epoch_of=epoch_of, epochs=EPOCHS, **mor
 
 
 def state(model):
-    """Every bit that training changes, on every replica."""
+    """Return all state that training changes, on every replica."""
     local = model.distribute_strategy.experimental_local_results
     variables = [*model.variables, *model.optimizer.variables]
     return [part.numpy().tobytes() for variable in variables for part in local(variable.value)]
@@ -94,7 +94,7 @@ def state(model):
 
 @cache
 def whole():
-    """Return the final state of a training that was not cut short."""
+    """Return the final state of an uninterrupted training run."""
     with TemporaryDirectory() as folder:
         return train(Resume(folder, model_of()))
 
@@ -107,7 +107,7 @@ def _cut_after_5():
 
 
 def cut_after_5(folder):
-    """Fill the folder with the checkpoints, after 2 and 4 steps, of a training that crashed after 5; return it."""
+    """Fill the folder with the checkpoints of steps 2 and 4, from a run that crashed after 5; return it."""
     return copytree(_cut_after_5().name, folder, dirs_exist_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Pipelines over a handful of crops, and their examples in a form that compares."""
+"""Pipelines over a handful of crops, and their examples in a comparable form."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def sizes(dataset):
 
 
 def examples(dataset):
-    """Return [(label, the image's bytes)], one for each example, in order."""
+    """Return [(label, image bytes)] of all examples, in order."""
     found = []
     for images, labels in dataset:
         assert images.shape == (len(labels), SIZE, SIZE, 3)

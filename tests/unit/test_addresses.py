@@ -1,4 +1,4 @@
-"""Addresses in words, and who answers at them."""
+"""Parsing addresses, and the processes that listen at them."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Attention in chunks: the same outputs and gradients, less memory, the same dropout in both passes."""
+"""Chunked attention: same outputs and gradients, less memory, same dropout in both passes."""
 
 import inspect
 from functools import cache, partial
@@ -36,12 +36,12 @@ def sliding(x):
 
 
 def of_longer(x):
-    """Cross-attention: the keys are twice as many as the queries."""
+    """Cross-attention with twice as many keys as queries."""
     return layers.MultiHeadAttention(2, 4)(x, layers.Concatenate(axis=1)([x, x]))
 
 
 def of_words(x):
-    """A mask that comes with the inputs, and the causal one."""
+    """A mask from the inputs, combined with the causal mask."""
     words = layers.Masking()(x)
     return layers.MultiHeadAttention(2, 4)(words, words, use_causal_mask=True)
 
@@ -66,14 +66,14 @@ def model_of(kind, length=LENGTH, make=bt.Model):
 def trained(model, **compiled):
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **compiled)
     x = X.copy()
-    x[1, 6:] = 0  # masked, where there is a mask
+    x[1, 6:] = 0  # masked, if the model has a mask
     model.fit(x, Y, batch_size=3, epochs=2, shuffle=False, verbose=0)
     return model
 
 
 @cache
 def whole(kind):
-    """Return a model of a kind that is trained in one piece: no test changes it."""
+    """Return a model of this kind, trained without chunks; no test changes it."""
     return trained(model_of(kind))
 
 
@@ -121,7 +121,7 @@ def test_mixed_precision_stays_near():
 
 
 def test_dropout_is_the_same_in_both_passes_and_another_in_each_chunk_and_step():
-    """With given scores the sum of the outputs is linear in the values, so its gradient tells the masks that it saw."""
+    """For fixed scores the sum of outputs is linear in the values, so its gradient reveals the dropout masks."""
     layer = bt.chunk_attention(layers.MultiHeadAttention(1, 4, dropout=0.5, seed=3), chunks=2)
     layer.build((1, 6, 4), (1, 6, 4))
     (seed,) = (variable for variable in layer.variables if variable.path.endswith("seed_generator_state"))
@@ -139,7 +139,7 @@ def test_dropout_is_the_same_in_both_passes_and_another_in_each_chunk_and_step()
     assert float(moved - total) == pytest.approx(float(tf.reduce_sum(gradient**2)), rel=1e-4)
 
     first_step = drawn(values)
-    np.testing.assert_array_equal(seed.numpy(), [3, 1])  # as if there had been one chunk
+    np.testing.assert_array_equal(seed.numpy(), [3, 1])  # as with a single chunk
     assert not np.allclose(first_step[0, :3], first_step[0, 3:])
     assert not np.allclose(layer(x, values, x, training=True), first_step)
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_taken_is_named():
 
 
 def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass(cpu_memory):
-    """Six layers have a table of 4 MiB each; computed again when its turn comes, one layer's are there at a time."""
+    """Six layers have an attention matrix of 4 MiB each; with recomputation only one exists at a time."""
 
     def peak_of(model):
         x = tf.ones((1, 512, 16))

@@ -1,4 +1,4 @@
-"""The formulas of a plan and its sums against numbers worked out by hand."""
+"""A plan's formulas and sums, against values computed by hand."""
 
 import pytest
 

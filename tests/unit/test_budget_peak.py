@@ -1,4 +1,4 @@
-"""The peak of memory of small graphs, against bytes counted by hand."""
+"""The peak memory of small graphs, against bytes counted by hand."""
 
 import pytest
 
@@ -11,7 +11,7 @@ NUMBER = 4  # float32 or int32
 
 
 def peak(function):
-    """Return the bytes at the fullest moment of a function of [256] float32, which is not counted itself."""
+    """Return the peak bytes of a function of a float32 [256], without its argument."""
     traced = tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([256]))
     return peak_of(Graph(traced.graph, traced.outputs)).total
 
@@ -24,7 +24,7 @@ def test_another_shape_of_a_tensor_takes_no_memory():
     def function(x):
         return tf.reshape(tf.exp(x), [16, 16])
 
-    assert peak(function) == KIB + 2 * NUMBER  # and the shape
+    assert peak(function) == KIB + 2 * NUMBER  # plus the shape
 
 
 def test_each_output_of_identity_n_is_the_input_at_its_place():
@@ -32,8 +32,8 @@ def test_each_output_of_identity_n_is_the_input_at_its_place():
         small, large = tf.identity_n([tf.exp(x), tf.exp(tf.tile(x, [2]))])
         return tf.tile(large * tf.reduce_sum(small), [2])
 
-    in_place_of_large, tiled = 2 * KIB, 4 * KIB  # small is gone
-    assert peak(function) == in_place_of_large + tiled + NUMBER  # and how often
+    in_place_of_large, tiled = 2 * KIB, 4 * KIB  # small is freed
+    assert peak(function) == in_place_of_large + tiled + NUMBER  # plus the number of repeats
 
 
 def pushed(x):
@@ -53,14 +53,14 @@ def test_what_is_in_a_list_lives_until_it_is_taken_out():
         with tf.control_dependencies([total]):
             return popped(held) * total
 
-    assert peak(function) == pytest.approx(KIB + 2 * KIB, abs=4 * NUMBER)  # the length, and how often
+    assert peak(function) == pytest.approx(KIB + 2 * KIB, abs=4 * NUMBER)  # the length, and the number of repeats
 
 
 def test_what_is_taken_out_of_a_list_goes_after_its_last_use():
     def function(x):
         return repeated(tf.reduce_sum(popped(pushed(x))), 512)
 
-    assert peak(function) == 2 * KIB + 2 * NUMBER  # the sum, and how often
+    assert peak(function) == 2 * KIB + 2 * NUMBER  # the sum, and the number of repeats
 
 
 def test_what_a_function_is_called_with_goes_after_the_last_use():
@@ -71,4 +71,4 @@ def test_what_a_function_is_called_with_goes_after_the_last_use():
     def function(x):
         return repeated(total(tf.exp(x)), 512)
 
-    assert peak(function) == 2 * KIB + 2 * NUMBER  # the sum, and how often
+    assert peak(function) == 2 * KIB + 2 * NUMBER  # the sum, and the number of repeats

@@ -1,4 +1,4 @@
-"""Steps of Keras models: what is read from their graphs, against numbers worked out by hand and fresh processes."""
+"""Plans of Keras models' steps, read from their graphs, against values computed by hand and fresh processes."""
 
 from functools import partial
 
@@ -38,7 +38,7 @@ def dense():
 def test_flops_of_dense_layers(dense):
     step = PlannedStep(dense, B)
     assert contractions(step, "first") == 2 * B * 16 * 24
-    assert contractions(step, "first", backward=True) == 2 * B * 16 * 24  # nobody asks for the images' gradient
+    assert contractions(step, "first", backward=True) == 2 * B * 16 * 24  # without the images' gradient
     assert contractions(step, "last", backward=True) == 2 * 2 * B * 24 * 5
 
 
@@ -54,7 +54,7 @@ def test_flops_of_convolutions():
 def test_flops_of_a_loop_are_those_of_all_its_rounds():
     step = PlannedStep(network(layers.LSTM(8, name="steps"), layers.Dense(2), shape=(10, 6)), B)
     assert contractions(step, "steps") == 10 * 2 * B * (6 + 8) * 4 * 8
-    back = 6 + 8 + 8  # of the kernels and the state; nobody asks for the input's gradient
+    back = 6 + 8 + 8  # for the kernels and the state, without the input's gradient
     assert contractions(step, "steps", backward=True) == 10 * 2 * B * back * 4 * 8
 
 
@@ -99,7 +99,7 @@ def test_weights_and_slots_are_counted(dense, optimizer):
     plan = plan_step(dense, B, optimizer=optimizer)
     assert plan.memory["weights"] == 4 * dense.count_params()
     slots = 4 * SLOTS[optimizer] * dense.count_params()
-    assert plan.memory["optimizer state"] == pytest.approx(slots, abs=16)  # and a rate and a count
+    assert plan.memory["optimizer state"] == pytest.approx(slots, abs=16)  # plus the learning rate and the step count
 
 
 def test_the_input_is_counted_with_the_batch_that_waits(dense):
@@ -114,7 +114,7 @@ def test_layers_keep_their_own_precision():
 
     single, half = (plan_step(build, 8192, policy=policy) for policy in ("float32", "mixed_bfloat16"))
     assert keras.mixed_precision.dtype_policy().name == "float32"
-    assert single.activations["a"] == 4 * 8192 * 256  # what relu makes; the input is not the layer's own
+    assert single.activations["a"] == 4 * 8192 * 256  # the output of relu; the input belongs to another layer
     assert half.activations["a"] == 2 * 8192 * 256
     assert "cast copies" not in single.memory.parts and half.memory["cast copies"] <= 2 * 2 * 256 * 256
 
@@ -124,7 +124,7 @@ def test_micro_batches_cut_activations_and_add_sums():
     whole, cut = plan_step(model, 64), plan_step(model, 64, micro_batches=8)
     made = [
         plan.memory["activations"] + plan.memory["workspace"] for plan in (whole, cut)
-    ]  # shares differ by the moment
+    ]  # their shares depend on when the peak is
     assert made[0] / made[1] == pytest.approx(8, rel=0.05)
     assert cut.peak < 0.3 * whole.peak
     assert cut.flops.total == whole.flops.total
@@ -132,7 +132,7 @@ def test_micro_batches_cut_activations_and_add_sums():
 
 @pytest.mark.more("what TensorFlow itself does")
 def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
-    """When this fails, TensorFlow was fixed: then `Graph.folded` can go."""
+    """If this fails, TensorFlow was fixed; then delete `Graph.folded`."""
     assert plan_step(bt.conv_net(), SUMS).memory["constants"] == pytest.approx(SUM_BYTES, rel=0.01)
     before = cpu_memory()["current"]
     train(bt.conv_net, SUMS)
@@ -140,7 +140,7 @@ def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
 
 
 def test_nothing_is_folded_where_no_size_is_known_beforehand():
-    """Not in micro-batches, and not on several replicas, whose shares may be empty and so are in a loop."""
+    """This applies to micro-batches and to multiple replicas, whose shares may be empty and are therefore in a loop."""
     model = bt.conv_net()
     for settings in ({"devices": 2}, {"micro_batches": 2}):
         plan = plan_step(model, 2 * SUMS, **settings)
@@ -155,10 +155,10 @@ def test_nothing_is_folded_on_an_accelerator():
 
 
 def test_micro_batches_in_a_loop_add_two_copies_of_the_gradients():
-    """The sums of those before and those that the loop returns, also where no gradient of a slice is there yet."""
-    model = bt.gpt(4096, 32, 64, 1, 2)  # of many words, so that the most is where their gradients are in any Keras
+    """The sums so far and those that the loop returns, even before a micro-batch has any gradient."""
+    model = bt.gpt(4096, 32, 64, 1, 2)  # a large vocabulary, so that in any Keras the peak is at its gradients
     whole, cut = (plan_step(model, 16 * slices, micro_batches=slices) for slices in (1, 2))
-    assert "logits" in whole.memory.total_how and "logits" in cut.memory.total_how  # where the backward pass begins
+    assert "logits" in whole.memory.total_how and "logits" in cut.memory.total_how  # at the start of the backward pass
     assert "gradients" not in whole.memory.parts
     assert cut.memory["gradients"] == 2 * 4 * model.count_params()
     assert plan_step(model, 64, micro_batches=2, devices=2).memory["gradients"] == cut.memory["gradients"]
@@ -173,7 +173,7 @@ def test_sums_of_gradients_are_in_32_bits_whatever_the_weights_are():
 
 
 def test_micro_batches_that_are_written_out_add_one_copy(dense):
-    """So those of fully sharded layers are; `dense` is fullest where the backward pass begins."""
+    """Micro-batches of fully sharded layers are unrolled; the peak of `dense` is at the start of the backward pass."""
     whole, cut = (
         plan_step(dense, 8192 * slices, micro_batches=slices, devices=2, fully_shard="first") for slices in (1, 2)
     )
@@ -227,15 +227,15 @@ def test_a_fresh_process_takes_about_what_is_planned(build, batch):
 
 
 def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
-    """Chen et al. 2016: the forward pass twice is 4/3. But no gradient needs the last product of a block again."""
+    """Chen et al. 2016: two forward passes are 4/3 of the work. But a block's last matmul need not be recomputed."""
     plain, again = (plan_step(partial(build, layers=6), 16) for build in (bt.gpt, recomputed_gpt))
     assert again.memory["activations"] < 0.1 * plain.memory["activations"] and again.peak < 0.6 * plain.peak
     assert 1.2 < again.flops.total / plain.flops.total < 4 / 3
-    assert hills(plain.memory_timeline) == 1 and hills(again.memory_timeline) == 6  # one for each block
+    assert hills(plain.memory_timeline) == 1 and hills(again.memory_timeline) == 6  # one per block
 
 
 def hills(course):
-    """Return how often a course rises from below half of its height to above three quarters of it."""
+    """Return how often a timeline rises from below 1/2 to above 3/4 of its maximum."""
     rises, is_high = 0, False
     for amount in course:
         if not is_high and amount > 0.75 * max(course):
@@ -256,7 +256,7 @@ def test_a_large_model_and_a_small_batch_are_fullest_in_the_update():
     plan = plan_step(network(layers.Dense(1024), layers.Dense(10), shape=(1024,)), 1, optimizer="adamw")
     assert "updated" in plan.memory.total_how
     assert plan.peak >= 4 * plan.memory["weights"]
-    rows = plan_step(embedding, 64, optimizer="sgd")  # those that a batch used
+    rows = plan_step(embedding, 64, optimizer="sgd")  # the rows used by a batch
     assert rows.peak < 1.1 * rows.memory["weights"]
 
 
@@ -265,7 +265,7 @@ def test_settings_of_a_compiled_model_are_taken():
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), CLASSES)
     plan = plan_step(model, 64)
     assert "4 micro-batches of 16" in plan.title and "SGD" in plan.title
-    assert not model.optimizer.built  # it is left alone
+    assert not model.optimizer.built  # it is unchanged
 
 
 def test_a_plan_says_how_full_a_device_is_and_explains_itself(dense):
@@ -275,13 +275,13 @@ def test_a_plan_says_how_full_a_device_is_and_explains_itself(dense):
     assert "all variables of the model" in str(large.explain())
 
 
-NUMBERS = 16 * 24 + 24 + 24 * 5 + 5  # of the weights of `dense`: 533
-SHARDS = 96 + 6 + 30 + 2  # a fourth of each, rounded up
+NUMBERS = 16 * 24 + 24 + 24 * 5 + 5  # parameters of `dense`: 533
+SHARDS = 96 + 6 + 30 + 2  # a quarter of each, rounded up
 
 
 def test_a_shard_of_the_optimizer_is_a_part_of_its_slots_and_one_of_the_weights(dense):
     whole, shard = (plan_step(dense, B, devices=4, shard_optimizer=sharded) for sharded in (False, True))
-    rate_and_count = whole.memory["optimizer state"] - 2 * 4 * NUMBERS  # of AdamW
+    rate_and_count = whole.memory["optimizer state"] - 2 * 4 * NUMBERS  # AdamW's
     assert shard.memory["optimizer state"] == 2 * 4 * SHARDS + rate_and_count
     assert shard.memory["weight shards"] == 4 * SHARDS and "weight shards" not in whole.memory.parts
     assert shard.memory["weights"] == whole.memory["weights"] == 4 * NUMBERS
@@ -292,7 +292,7 @@ def test_a_shard_of_the_optimizer_is_a_part_of_its_slots_and_one_of_the_weights(
     [
         ({}, 2 * 4 * NUMBERS),
         ({"reduce_dtype": "bfloat16"}, 2 * 2 * NUMBERS),
-        ({"shard_optimizer": True}, (2 * 4 + 4) * NUMBERS),  # and the weights are gathered
+        ({"shard_optimizer": True}, (2 * 4 + 4) * NUMBERS),  # plus gathering the weights
         ({"shard_optimizer": True, "reduce_dtype": "bfloat16"}, (2 * 2 + 4) * NUMBERS),
     ],
 )
@@ -301,8 +301,8 @@ def test_what_a_step_sends(dense, settings, bytes_sent):
     assert plan.communication_volume.total == pytest.approx(3 / 4 * bytes_sent)
 
 
-FIRST, LAST = 16 * 24 + 24, 24 * 5 + 5  # weights of the two layers of `dense`: 408 and 125
-FIRST_SHARDS = 96 + 6  # a fourth of kernel and bias
+FIRST, LAST = 16 * 24 + 24, 24 * 5 + 5  # parameters of the two layers of `dense`: 408 and 125
+FIRST_SHARDS = 96 + 6  # a quarter of kernel and bias
 
 
 def test_a_device_keeps_a_part_of_fully_sharded_layers_of_their_gradients_and_slots(dense):
@@ -316,8 +316,8 @@ def test_a_device_keeps_a_part_of_fully_sharded_layers_of_their_gradients_and_sl
 @pytest.mark.parametrize(
     ("settings", "a_weight", "others"),
     [
-        ({}, 3 * 4, 2 * 4),  # two gatherings and a reduce-scatter are 1.5 all-reduces
-        ({"micro_batches": 4}, 4 * 3 * 4, 2 * 4),  # each gathers and scatters; the others are summed up first
+        ({}, 3 * 4, 2 * 4),  # two all-gathers and a reduce-scatter are 1.5 all-reduces
+        ({"micro_batches": 4}, 4 * 3 * 4, 2 * 4),  # each gathers and scatters; other gradients are summed first
         ({"reduce_dtype": "bfloat16"}, 2 * 4 + 2, 2 * 2),
     ],
     ids=["whole share", "micro-batches", "16 bits"],
@@ -332,18 +332,18 @@ MATRIX = 4 * SIDE * SIDE  # bytes
 
 
 def test_of_fully_sharded_layers_one_at_a_time_is_in_one_piece():
-    """Received and split, so twice. By then three of four layers have left half of their gradients and no weights."""
+    """Received and split, so twice. By then three of four layers hold half of their gradients and no weights."""
     stack = [layers.Dense(SIDE, "relu", use_bias=False, name=f"block_{number}") for number in range(4)]
     model = network(*stack, shape=(SIDE,))
     plan = plan_step(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d", prefetched=0)
     assert plan.memory["weights"] == 4 * MATRIX / 2
-    assert plan.memory["unsharded layer"] == pytest.approx(2 * MATRIX, abs=32)  # and some numbers that say how
+    assert plan.memory["unsharded layer"] == pytest.approx(2 * MATRIX, abs=32)  # plus some metadata
     assert plan.memory["gradients"] == 3 * MATRIX / 2
-    assert plan.memory["workspace"] < 1.1 * MATRIX / 2  # the layer's own shards, and a few numbers
+    assert plan.memory["workspace"] < 1.1 * MATRIX / 2  # the layer's own shards, and a few scalars
 
 
 def test_fully_sharded_blocks_keep_their_inputs_only():
-    """A block is computed three times, as often as with bt.recompute; its inputs are [batch, length, width]."""
+    """A block is computed three times, as with bt.recompute; its inputs are [batch, length, width]."""
     again = plan_step(partial(recomputed_gpt, layers=6), 32, devices=2)
     nested = partial(bt.gpt, layers=6, nested_blocks=True)
     sharded = plan_step(nested, 32, devices=2, fully_shard=r"block_\d+")
@@ -358,13 +358,13 @@ def test_a_plan_leaves_the_layers_as_they_are_and_takes_the_setting_of_a_model(d
     before = [id(weight) for weight in dense.weights], list(vars(first))
     taken = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), fully_shard="first")
     assert plan_step(taken, B, devices=4).memory["weights"] == 4 * (FIRST_SHARDS + LAST)
-    assert plan_step(taken, B).memory["weights"] == 4 * NUMBERS  # one device has nothing to shard
+    assert plan_step(taken, B).memory["weights"] == 4 * NUMBERS  # nothing to shard on one device
     plan_step(dense, B, devices=4, fully_shard="first")
     assert ([id(weight) for weight in dense.weights], list(vars(first))) == before
 
 
 def test_frozen_and_mixed_layers_are_planned():
-    """Weights that do not train are gathered and have no gradient; a block may compute in 16 bits."""
+    """Frozen weights are gathered and have no gradient; a block may compute in 16 bits."""
 
     def build():
         frozen = layers.Dense(8, trainable=False)
@@ -378,14 +378,14 @@ def test_frozen_and_mixed_layers_are_planned():
     assert plan.communication_volume["gathered weights"] == 2 * 4 * (matrix + trained) / 2
     assert plan.communication_volume["scattered gradients"] == 4 * trained / 2
     assert plan.communication_volume["gradients"] == 2 * 4 * others / 2
-    assert plan.memory["weights"] == 4 * ((matrix + trained) / 2 + 16 + others)  # and moving statistics
+    assert plan.memory["weights"] == 4 * ((matrix + trained) / 2 + 16 + others)  # plus moving statistics
 
 
 def test_a_fully_sharded_embedding_is_gathered_whole():
     stack = [layers.Embedding(1000, 16, name="words"), layers.Flatten(), layers.Dropout(0.1), layers.Dense(5)]
     plan = plan_step(network(*stack, shape=(4,), dtype="int32"), B, devices=2, fully_shard="words|dropout.*")
     assert plan.communication_volume["scattered gradients"] == 4 * 1000 * 16 / 2
-    assert plan.memory["weights"] == pytest.approx(4 * (1000 * 16 / 2 + 4 * 16 * 5 + 5), abs=32)  # and dropout's seed
+    assert plan.memory["weights"] == pytest.approx(4 * (1000 * 16 / 2 + 4 * 16 * 5 + 5), abs=32)  # plus dropout's seed
 
 
 def test_layers_that_are_sharded_already_are_refused():
@@ -448,7 +448,7 @@ def test_a_dataset_without_a_batch_or_targets_is_refused(dense):
 
 
 class Five(keras.Model):
-    """Takes five updates in a step."""
+    """Makes five updates per step."""
 
     def train_step(self, data):
         for _ in range(5):
@@ -465,7 +465,7 @@ def test_a_model_with_a_step_of_its_own_is_refused():
 
 
 class Contrastive(keras.Model):
-    """Compares each output with each."""
+    """Compares all pairs of outputs."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         return tf.reduce_mean(tf.matmul(y_pred, y_pred, transpose_b=True))
@@ -476,7 +476,7 @@ def test_a_loss_of_its_own_is_planned():
     model = Contrastive(inputs, layers.Dense(4, name="last")(inputs))
     plan = plan_step(model, tf.data.Dataset.from_tensors(tf.zeros([8, 16])))
     assert plan.flops["last"] == 2 * 2 * 8 * 16 * 4
-    assert plan.flops["the rest"] == 2 * 2 * 8 * 8 * 4  # backward; no gradient needs the product itself
+    assert plan.flops["the rest"] == 2 * 2 * 8 * 8 * 4  # backward only; no gradient needs the product itself
 
 
 def test_a_loss_of_its_own_gets_what_keras_gives_it():
@@ -495,7 +495,7 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
     inputs = keras.Input((4,))
     outputs = {"z": layers.Dense(3, name="z")(inputs), "a": layers.Dense(1, name="a")(inputs)}
     model = keras.Model(inputs, outputs if as_dict else list(outputs.values()))
-    targets = 8 * 8 + 8 * 4  # int64 classes and float32 numbers of 8 examples
+    targets = 8 * 8 + 8 * 4  # int64 classes and float32 values of 8 examples
     both = plan_step(model, 8, loss={"a": "mse", "z": CLASSES})
     assert both.memory["input"] == 2 * (8 * 4 * 4 + targets) and "a" in both.flops.parts
     one = plan_step(model, 8, loss={"z": CLASSES, "a": None})
@@ -553,21 +553,21 @@ def test_what_is_no_model_yet_or_tells_no_shapes_is_refused():
 
 
 class Halved(layers.Layer):
-    """Halves numbers until only the run knows when."""
+    """Halves values in a loop whose iteration count is known only at run time."""
 
     def call(self, x):
         return tf.while_loop(lambda x: tf.reduce_max(x) > 1, lambda x: (x / 2,), (x,))[0]
 
 
 class Chosen(layers.Layer):
-    """Keeps some examples; which, only the run knows."""
+    """Keeps some examples, selected at run time."""
 
     def call(self, x):
         return tf.boolean_mask(x, x[:, 0] > 0)
 
 
 class InPython(layers.Layer):
-    """Leaves to Python what becomes of numbers."""
+    """Passes values through a Python function."""
 
     def call(self, x):
         return tf.ensure_shape(tf.py_function(tf.identity, [x], x.dtype), x.shape)

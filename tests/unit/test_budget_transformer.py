@@ -1,4 +1,4 @@
-"""Transformers given by a few numbers, on clusters: against published counts, formulas and trainings."""
+"""Plans of transformers on clusters, against published parameter counts, formulas and training runs."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_published_counts(size, billions):
 def test_gpt_of_this_package_has_as_many_weights_but_for_the_biases():
     import bigtrain_nb as bt
 
-    h, in_layer = SMALL.width, 4 + 4 + 1 + 2  # widths: attention, hidden layer, the way back, two normalizations
+    h, in_layer = SMALL.width, 4 + 4 + 1 + 2  # times h: attention, hidden layer, output projection, two norms
     assert SMALL.weights - SMALL.layers * in_layer * h - h == bt.gpt().count_params()
 
 
@@ -78,9 +78,9 @@ def test_activations_are_those_of_korthikanti_without_scores_and_masks():
 def test_the_first_stage_keeps_several_micro_batches():
     """Korthikanti et al. 2022, section 4.2.3: interleaved, 1 + (p-1)/(pv) times as many as 1F1B, which keeps p."""
     assert Layout().blocks_in_flight(12, 100) == 12
-    assert Layout(pipeline_parallel_size=4).blocks_in_flight(12, 100) == 4 * 3  # three layers are one run
+    assert Layout(pipeline_parallel_size=4).blocks_in_flight(12, 100) == 4 * 3  # three layers are one virtual stage
     assert Layout(pipeline_parallel_size=4).blocks_in_flight(24, 100) == pytest.approx(24 * (1 + 3 / (4 * 3)))
-    assert Layout(pipeline_parallel_size=5).blocks_in_flight(12, 100) == 5 * 3  # the fullest stage has three
+    assert Layout(pipeline_parallel_size=5).blocks_in_flight(12, 100) == 5 * 3  # the largest stage has three
     assert Layout(pipeline_parallel_size=4).blocks_in_flight(12, 1) == 3
 
 
@@ -97,7 +97,7 @@ def test_runs_of_two_layers_as_in_the_recipes_and_what_a_stage_waits():
         (8, 8, 7 / 8 * 13.2e9 / 450e9 + 7 * NODE_LATENCY),
         (16, 8, 7 / 8 * 13.2e9 / 450e9 + 7 * NODE_LATENCY + NETWORK_LATENCY),
         (128, 8, 15 / 16 * 13.2e9 / 400e9 + 7 * NODE_LATENCY + 15 * NETWORK_LATENCY),
-        (128, 1, 127 / 128 * 13.2e9 / 50e9 + 127 * NETWORK_LATENCY),  # seven others of each node share its cards
+        (128, 1, 127 / 128 * 13.2e9 / 50e9 + 127 * NETWORK_LATENCY),  # seven others on each node share its NICs
     ],
 )
 def test_a_node_sends_by_all_cards_of_its_members(devices, near, seconds):
@@ -120,11 +120,11 @@ def test_what_is_sent_by_hand():
         assert sent(model, Layout(1, 1, 4, stage), 5, slices=3)["data"].size == each * model.weights * 3 / 4
     cut = sent(model, Layout(2, 2, 3, 3), 5, slices=5)
     stage = 2 * model.weights_of_a_layer + (100 + 32) * 64
-    assert cut["data"].size == pytest.approx((4 + 2) * stage / 2 * 2 / 3)  # once a step
+    assert cut["data"].size == pytest.approx((4 + 2) * stage / 2 * 2 / 3)  # once per step
     assert cut["tensor"].size == pytest.approx(4 * 2 * output)
     assert sent(model, Layout(2, 2, 3, 3), 5, "everything", 5)["tensor"].size == pytest.approx(6 * 2 * output)
     assert cut["pipeline"].size == pytest.approx(2 * output / 2)
-    messages = 4 * 2 * 5 * 2  # of a block, blocks, slices, a reduce-scatter and a gather each
+    messages = 4 * 2 * 5 * 2  # per block, blocks, micro-batches, a reduce-scatter and a gather each
     assert cut["tensor"].seconds == pytest.approx(messages * (output / 5 / 2 / 450e9 + NODE_LATENCY))
     assert cut["pipeline"].seconds == pytest.approx(2 * (output / 2 / 50e9 + 5 * NETWORK_LATENCY))
     assert sent(model, Layout(), 5) == {}
@@ -259,7 +259,7 @@ def test_fully_sharded_comes_first_and_then_what_is_much_faster():
     assert plan_cluster(SIZES["7 B"], 64).layout == Layout(1, 1, 8, 3)
     assert plan_cluster(SIZES["GPT-2"], 8).layout.devices == 1
     few_sequences = plan_cluster(SIZES["70 B"], 16, devices=64)
-    assert few_sequences.layout.tensor_parallel_size > 1  # 64 copies would have no sequence each
+    assert few_sequences.layout.tensor_parallel_size > 1  # 64 replicas would have less than one sequence each
     slow = plan_cluster(SIZES["7 B"], 64, devices=64, network=25e9 / 8)
     fully_sharded = plan_cluster(SIZES["7 B"], 64, devices=64, network=25e9 / 8, shard_size=64, **AS_SAID)
     assert slow.layout.sharers < 64 and slow.typical_seconds < 0.7 * fully_sharded.typical_seconds
@@ -348,7 +348,7 @@ def test_no_more_hides_than_there_is_computing():
 
 
 def test_a_second_node_halves_the_step_of_seven_billion_weights():
-    """Sending goes over the border by eight cards: no longer than within the node."""
+    """Inter-node communication uses eight NICs, so it takes no longer than within a node."""
     one, two = (plan_cluster(SIZES["7 B"], 64, devices=n, **AS_SAID) for n in (8, 16))
     for alone, both in zip(one.seconds, two.seconds, strict=True):
         assert 0.48 < both / alone < 0.55
@@ -362,7 +362,7 @@ def test_float8_is_a_ratio_of_whole_steps_from_published_pairs():
         assert plans[0].memory.total == plans[1].memory.total
     slow = {"devices": 64, "network": 1e8, **AS_SAID}
     waiting = [plan_cluster(SIZES["70 B"], 64, policy=policy, **slow) for policy in ("mixed_bfloat16", "float8")]
-    assert waiting[0].time["computing"] == pytest.approx(2 * waiting[1].time["computing"])  # no faster than the device
+    assert waiting[0].time["computing"] == pytest.approx(2 * waiting[1].time["computing"])  # the device's own speedup
     for size, ends in enumerate(((3, 20), (20, 1000)), start=1):
         lowest, middle, highest = published.speedup_in_float8(*ends)
         assert lowest < H100.speedup_8[size] < highest and middle == pytest.approx(H100.speedup_8[size], abs=0.02)
@@ -380,7 +380,7 @@ def test_muon_orthogonalizes_whole_matrices():
     assert more == pytest.approx(own + gathered) and 0.05 < more / adamw.typical_seconds < 0.3
     assert "Newton-Schulz" in str(muon) and "orthogonalization" not in adamw.time
     alone = plan_cluster(SIZES["7 B"], 64, devices=8, optimizer="muon", zero_stage=0, **AS_SAID)
-    assert alone.time["orthogonalization"] == pytest.approx(8 * own)  # each device all of them
+    assert alone.time["orthogonalization"] == pytest.approx(8 * own)  # each device computes all of them
 
 
 def test_more_micro_batches_are_taken_where_memory_asks_for_them():
@@ -436,7 +436,7 @@ def test_goodput_is_that_of_notebook_11():
 
 
 def test_a_trillion_weights_are_planned_as_fast_as_they_were():
-    """Narayanan et al. 2021: 3072 A100, 8 x 64 for one copy, all recomputed, 163 TFLOP/s a device with that."""
+    """Narayanan et al. 2021: 3072 A100, 8 x 64 per replica, full recomputation, 163 TFLOP/s per device including it."""
     settings = {"tensor_parallel": 8, "pipeline_parallel": 64, "zero_stage": 1, "recompute": "everything"}
     plan = plan_cluster(SIZES["1 T"], 3072, on="A100 80 GB", devices=3072, **settings)
     lowest, highest = (plan.flops.total / 3072 / each for each in reversed(plan.seconds))
@@ -467,7 +467,7 @@ def test_nine_in_ten_of_the_16_bit_runs_are_in_the_range():
 
 
 def test_the_mfu_seen_is_that_of_the_published_runs():
-    """By the count of this package, in 16 bits, of each family of cards and class of sizes."""
+    """16-bit MFU by this package's FLOP count, for each accelerator family and size class."""
     families = {"H200": "H100", "A100 40 GB": "A100 80 GB"}
     seen = {}
     for run in published.SIXTEEN_BITS + published.MOSAIC_ROWS:

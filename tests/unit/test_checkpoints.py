@@ -1,4 +1,4 @@
-"""A training that is cut short and resumed ends with the same bits as one that is not."""
+"""An interrupted and resumed training run is bitwise identical to an uninterrupted one."""
 
 import atexit
 import signal
@@ -77,7 +77,7 @@ def test_a_resumed_training_has_the_same_bits(make, tmp_path):
 
 
 def of_one_size(epoch):
-    """Keras 3.16 traces a short batch apart, and from then on another graph, which rounds differently."""
+    """Drop the short batch: Keras 3.16 would retrace for it, and from then on run a graph that rounds differently."""
     return epoch_of(epoch).take(BATCHES - 1)
 
 
@@ -151,7 +151,7 @@ def test_a_loop_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "kept"),
-    [(4, [8, 9]), (None, [2, 3]), (1, [26, 27])],  # 8, 9: of three in each of three epochs
+    [(4, [8, 9]), (None, [2, 3]), (1, [26, 27])],  # 8, 9: three per epoch, three epochs
 )
 def test_saves_are_as_often_as_asked_for_and_two_are_kept(every, kept, tmp_path):
     train(Resume(tmp_path, model_of(), every))
@@ -172,7 +172,7 @@ def test_sigterm_saves_and_leaves(step, epoch, kept, tmp_path, capsys, monkeypat
     resume = Resume(tmp_path, model_of(), every=None)
     assert signal.getsignal(signal.SIGTERM) == before
     with pytest.raises(SystemExit) as left:
-        train(resume, first=At(step, terminate))  # before the step is counted
+        train(resume, first=At(step, terminate))  # runs before the step is counted
     assert left.value.code == PREEMPTED == 75
     assert f"saved after {epoch} epochs and {kept} steps" in capsys.readouterr().out
     del left

@@ -1,4 +1,4 @@
-"""What can be wrong with the folder, the checkpoints in it and the model, and what is then said and left alone."""
+"""Faults of the folder, its checkpoints and the model: the error messages, and the files left unchanged."""
 
 import resource
 from contextlib import contextmanager
@@ -70,7 +70,7 @@ def test_remains_of_a_killed_save_go_with_the_next_start(tmp_path):
 
 
 def contents(folder):
-    """The checkpoints' files, without the note of who uses the folder."""
+    """Return the checkpoint files, without the file that records the folder's owner."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "owner.json"}
 
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
 
 @contextmanager
 def full_disk(size):
-    """Let no file grow beyond so many bytes."""
+    """Limit the size of files to this many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Checks of settings: what they take, as which type, and how they refuse."""
+"""Checks of settings: accepted values, their types, and error messages."""
 
 import math
 

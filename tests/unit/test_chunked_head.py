@@ -1,4 +1,4 @@
-"""A head in chunks: loss, gradients and metrics of whole logits, which are nowhere; what has no chunks is refused."""
+"""A chunked head equals full logits in loss, gradients and metrics, without materializing them, or is refused."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ Sparse = keras.losses.SparseCategoricalCrossentropy
 
 
 def tokens(count=EXAMPLES, seed=0):
-    """Return tokens, the next ones, and what each place counts; 0 is padding."""
+    """Return tokens, next tokens and a weight per position; 0 is padding."""
     random = np.random.default_rng(seed)
     rows = random.integers(1, WORDS, (count, LENGTH + 1)).astype("int32")
     there = np.arange(LENGTH + 1) < random.integers(3, LENGTH + 2, (count, 1))
@@ -74,7 +74,7 @@ def fitted(model, data=None, **settings):
 
 
 def assert_equal(model, stock, within=2e-6):
-    """Assert that two models have ended at the same weights, logs and evaluation."""
+    """Assert that two models have the same final weights, logs and evaluation."""
     for one, other in zip(model.get_weights(), stock.get_weights(), strict=True):
         assert np.abs(one - other).max() < within * (1 + np.abs(other).max())
     assert model.history.history.keys() == stock.history.history.keys()
@@ -89,7 +89,7 @@ def assert_equal(model, stock, within=2e-6):
 
 
 def drawn_settings(seed):
-    """Return settings of a network, its loss, and its data, all drawn."""
+    """Return randomly drawn settings of a network, its loss and its data."""
     random = np.random.default_rng(seed)
     head = str(random.choice([*HEADS]))
     x, y, weight = tokens(seed=seed)
@@ -102,7 +102,7 @@ def drawn_settings(seed):
         left_out = [None, 0, -100][random.integers(3)]
         y = np.where(y == 0, left_out, y) if left_out is not None else y
         loss = Sparse(ignore_class=left_out, **settings)
-    if left_out_somewhere(loss, y):  # accuracy of Keras takes no class that is not there
+    if left_out_somewhere(loss, y):  # Keras' accuracy refuses absent classes
         metrics = {"metrics": None, "weighted_metrics": []}
     else:
         entropy = keras.metrics.SparseCategoricalCrossentropy if y.ndim == 2 else keras.metrics.CategoricalCrossentropy
@@ -252,7 +252,7 @@ def test_all_but_steps_is_stock(tmp_path):
 
 
 def graph_of(model, **data):
-    """Return the largest number of rows of a tensor [*, vocabulary] in a traced step, and all such numbers."""
+    """Return the largest row count of tensors [*, vocabulary] in a traced step, and all row counts."""
     x, y, weight = tokens(8)
 
     def step(x, y, weight):
@@ -297,11 +297,11 @@ def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
     assert model.history.history["most"] == pytest.approx(stock.history.history["most"], rel=1e-5)
 
 
-# What has no chunks
+# Models that cannot be chunked
 
 
 class Outermost(keras.metrics.Metric):
-    """The sum of the largest logits of batches: of chunks there are more."""
+    """The sum over batches of the largest logit; with chunks there would be more terms."""
 
     def __init__(self):
         super().__init__(name="outermost")
@@ -356,7 +356,7 @@ def test_losses_and_metrics_of_ones_own_that_take_row_by_row_are_taken():
         return 2 * keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True)
 
     class Places(keras.metrics.Metric):
-        """How many places were right: each counts 1, whatever their number in an example."""
+        """The number of correct positions: each counts 1, however many an example has."""
 
         def __init__(self):
             super().__init__(name="places")

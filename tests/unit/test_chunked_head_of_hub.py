@@ -1,4 +1,4 @@
-"""Which language models of KerasHub a head in chunks takes: one step of each is that of whole logits."""
+"""The KerasHub language models that a chunked head supports: one step of each equals that of full logits."""
 
 import hub_models
 import numpy as np
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.more("KerasHub's language models, one by one")
 NAMES = {"vocabulary_size": VOCABULARY, "num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
 OLD = {**NAMES, "num_heads": 2}
 NEW = {**NAMES, "num_query_heads": 4, "num_key_value_heads": 2}
-KINDS = {  # the name of the task and of its backbone, what that is built with
+KINDS = {  # task name: backbone name, its arguments
     "GPT2CausalLM": ("GPT2Backbone", {**OLD, "dropout": 0.0, "max_sequence_length": LENGTH}),
     "OPTCausalLM": ("OPTBackbone", {**OLD, "dropout": 0.0, "max_sequence_length": LENGTH}),
     "BloomCausalLM": ("BloomBackbone", OLD),
@@ -48,7 +48,7 @@ KINDS = {  # the name of the task and of its backbone, what that is built with
     "T5Seq2SeqLM": ("T5Backbone", {**OLD, "dropout": 0.0}),
 }
 
-REFUSED = {"RoformerV2MaskedLM": ("RoformerV2Backbone", {**OLD, "head_size": 8, "dropout": 0.0})}  # a head of its own
+REFUSED = {"RoformerV2MaskedLM": ("RoformerV2Backbone", {**OLD, "head_size": 8, "dropout": 0.0})}  # has a custom head
 
 
 def data_for(model):
@@ -71,7 +71,7 @@ def one_step(task, chunked):
     return model.train_on_batch(x, y, sample_weight=weight, return_dict=True), model.get_weights()
 
 
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of what a task leaves out of its backbone
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of backbone parts that a task does not use
 @pytest.mark.parametrize("task", KINDS)
 def test_a_step_is_that_of_whole_logits(task):
     if not hasattr(hub_models.keras_hub(), task):

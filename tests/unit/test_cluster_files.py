@@ -1,6 +1,6 @@
 """notebooks/scripts: train.sbatch, jobset.yaml and train_on_ray.py. test_slurm.py and tests/engines run two of them.
 
-jobset.yaml is held against Kubernetes' schemas, and against ours of a JobSet.
+jobset.yaml is validated against Kubernetes' schemas, and against our own schema of a JobSet.
 """
 
 import json
@@ -34,7 +34,7 @@ def test_they_are_short_and_say_where_they_are_edited():
 def test_bash_can_read_the_file_for_slurm_which_signals_before_the_end_and_comes_back():
     text = (SCRIPTS / "train.sbatch").read_text()
     assert subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).stderr == ""
-    said_to_sbatch = text.partition("set -eo")[0]  # it reads no options after the first command
+    said_to_sbatch = text.partition("set -eo")[0]  # sbatch reads no options after the first command
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", said_to_sbatch, re.MULTILINE))
     assert options["signal"] == "TERM@120" and options["open-mode"] == "append" and "requeue" in options
     assert options["ntasks"] == options["nodes"] == "2" and options["ntasks-per-node"] == "1"
@@ -42,7 +42,7 @@ def test_bash_can_read_the_file_for_slurm_which_signals_before_the_end_and_comes
 
 @pytest.fixture(scope="module")
 def jobset():
-    """The NetworkPolicy, the JobSet, and the Job of its workers."""
+    """The NetworkPolicy, the JobSet, and its workers' Job."""
     policy, found = yaml.safe_load_all((SCRIPTS / "jobset.yaml").read_text())
     (workers,) = found["spec"]["replicatedJobs"]
     return SimpleNamespace(policy=policy, whole=found, job=workers["template"]["spec"])
@@ -87,7 +87,7 @@ def test_all_start_again_together_and_what_was_saved_costs_no_restart(jobset):
 
 def test_pods_may_do_as_little_as_they_need(jobset):
     (peers,) = jobset.policy["spec"]["ingress"][0]["from"]
-    selector = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": "train"}}  # which JobSet gives all its pods
+    selector = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": "train"}}  # set by JobSet on all its pods
     assert peers["podSelector"] == jobset.policy["spec"]["podSelector"] == selector
     pod, container = jobset.job["template"]["spec"], task(jobset.job)
     assert pod["automountServiceAccountToken"] is False and pod["securityContext"]["runAsNonRoot"] is True
@@ -100,7 +100,7 @@ def test_pods_may_do_as_little_as_they_need(jobset):
 
 @pytest.fixture
 def on_ray(monkeypatch):
-    """A function that runs train_on_ray.py, edited, with a Ray that only keeps what it is given."""
+    """A function that runs an edited train_on_ray.py with a fake Ray that only records its arguments."""
     given = SimpleNamespace()
 
     def keep(**settings):
@@ -119,7 +119,7 @@ def on_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     monkeypatch.setitem(sys.modules, "ray.train", train)
     monkeypatch.setitem(sys.modules, "ray.train.tensorflow", tensorflow)
-    monkeypatch.setenv("RAY_DEDUP_LOGS", "1")  # put back after the test, as the others
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "1")  # restored after the test
     monkeypatch.setattr(sys, "argv", ["train_on_ray.py"])
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -144,7 +144,7 @@ def test_what_is_edited_lands_in_rays_trainer(on_ray):
 
 
 def test_a_worker_of_ray_runs_the_script_as_it_is(on_ray, tmp_path, monkeypatch):
-    """With its arguments and the modules beside it, in Keras 3; a code but 0 is an error of the worker's."""
+    """With its arguments and neighboring modules, in Keras 3; a nonzero exit code is a worker error."""
     (tmp_path / "beside.py").write_text("import os\nfound = [os.environ.get('TF_USE_LEGACY_KERAS'), os.getcwd()]\n")
     (tmp_path / "train.py").write_text(
         "import beside, json, os, sys\n"

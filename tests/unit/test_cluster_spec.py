@@ -1,4 +1,4 @@
-"""Which worker is this process? What TF_CONFIG, SLURM's and other variables say, and what is wrong with them."""
+"""Which worker is this process? Reading TF_CONFIG, SLURM's and other variables, and their errors."""
 
 import json
 
@@ -96,7 +96,7 @@ def test_a_rank_that_cannot_be_is_named():
 
 
 def in_slurm(nodes, count, rank, step="4711.0", **more):
-    """Return what a task finds in the variables that srun sets."""
+    """Return the cluster spec that a task reads from srun's variables."""
     job, _, number = step.partition(".")
     variables = {
         "SLURM_JOB_ID": job,

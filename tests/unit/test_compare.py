@@ -1,4 +1,4 @@
-"""Sources take turns on a clock of their own: rounds, looks, drift, luck, noise, verdicts, going on."""
+"""`compare` on a simulated clock: rounds, interim checks, drift, instance variance, noise, verdicts, extending."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from bigtrain_nb.measure.rounds import compare
 
 
 def step_of(clock, seconds):
-    """A factory of new steps of so many seconds."""
+    """Return a factory of steps that take this many seconds."""
 
     def factory():
         def step():
@@ -41,7 +41,7 @@ def test_rounds_are_exact_where_nothing_disturbs(clock, kind):
 
 
 def test_the_time_is_used_as_asked_and_more_of_it_only_while_the_answer_is_unclear(clock):
-    """Half of it is enough only where the interval is narrow, as it is here once both were built several times."""
+    """Half the time suffices only if the interval is narrow, as it is here after several builds of both."""
     far = compare(steps(clock, 0.01, 0.02), seconds=4)
     assert 4 <= far.seconds < 4.3 and far.error == 0.025 and far.is_clear
     longer = compare(steps(clock, 0.01, 0.02), seconds=24)
@@ -82,7 +82,7 @@ def test_a_cache_is_full_before_it_counts(clock):
 
 
 def test_what_lay_ready_does_not_count(clock):
-    """While another is visited, ten batches get ready, which then cost nothing."""
+    """While the other source is measured, ten batches are prefetched, which then cost nothing."""
 
     class Buffered(Source):
         left = clock.now
@@ -99,7 +99,7 @@ def test_what_lay_ready_does_not_count(clock):
 
 @pytest.mark.parametrize("true_ratio, verdict", [(1.0, "same"), (1.25, "faster"), (0.8, "slower")])
 def test_drift_cancels(clock, true_ratio, verdict):
-    """While the machine becomes twice as slow, the rounds tell the true ratio."""
+    """While the machine becomes twice as slow, the rounds still give the true ratio."""
 
     def costs(base):
         return lambda: base * (1 + 0.1 * clock.now)
@@ -116,7 +116,7 @@ def test_two_alike_that_are_built_often_are_the_same(clock):
 
 
 class Machine:
-    """Steps with skewed noise and rare stalls, on a machine whose speed wanders; each instance has its luck."""
+    """Steps with skewed noise and rare stalls, on a drifting machine; instances vary."""
 
     def __init__(self, clock, seed):
         self.clock, self.rng = clock, np.random.default_rng(seed)
@@ -196,7 +196,7 @@ def test_what_is_always_the_same_is_one_instance_and_no_longer_time_is_advised(c
 
 
 def test_a_step_does_not_pay_for_a_seed_that_is_set_when_another_is_built(clock):
-    """`tf.random.set_seed` empties TensorFlow's caches, so the next call of each step is slow."""
+    """`tf.random.set_seed` clears TensorFlow's caches, so the next call of each step is slow."""
     loaded = set()
 
     def stepper(name, seconds):
@@ -271,7 +271,7 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
 
 
 class Dataset(Source):
-    """Batches with a cache, as a `tf.data.Dataset`: ``repeat`` reads on in the same cache, with one iterator."""
+    """Batches with a cache, like a `tf.data.Dataset`: ``repeat`` continues in the same cache, with one iterator."""
 
     iterators = 0
 
@@ -301,7 +301,7 @@ def test_after_a_first_pass_a_dataset_is_read_on_by_one_iterator(clock, monkeypa
 
 
 def test_a_visit_waits_for_gpus_at_both_ends(monkeypatch):
-    """Batches that are only asked for: at the end of a visit all are worked out, and the time for that counts."""
+    """Steps only launch their work; a measurement window ends when all of it is done, and includes that time."""
     clock = Clock()
     asked = []
 

@@ -1,4 +1,4 @@
-"""`bt.cuda_kernel` without a GPU: the custom call that is emitted, what is refused, and the same text by g++."""
+"""`bt.cuda_kernel` without a GPU: the emitted custom call, refused arguments, and the same source by g++."""
 
 import ctypes
 import re
@@ -29,12 +29,12 @@ def launch_of(operation, *operands):
 
 @pytest.fixture
 def emitted_for_a_gpu(monkeypatch):
-    """The call for a GPU is emitted, with PTX that nobody assembles; it cannot run."""
+    """The GPU call is emitted, with PTX that is never assembled; it cannot run."""
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["a GPU"])
     monkeypatch.setattr(module, "to_ptx", lambda launch: PTX)
 
 
-# What XLA is handed
+# XLA's input
 
 
 def test_the_program_has_one_call_for_each_pass(emitted_for_a_gpu):
@@ -50,14 +50,14 @@ def test_the_program_has_one_call_for_each_pass(emitted_for_a_gpu):
 
 @pytest.mark.skipif(not LINUX, reason="reads a library of the wheel for Linux")
 def test_xla_reads_the_settings_as_they_were_written():
-    """With a TensorFlow in which this fails, look for the target and its settings in xla/service/gpu."""
+    """If this fails with a new TensorFlow, look up the target and its settings in xla/service/gpu."""
     launch = launch_of(kernel(), *numbers((3, 5, 70))[:2])
     read = parsed_by_xla(module.backend_config(launch, PTX))
     assert read == {"name": "recurrence", "ptx": PTX, "grid": (2, 3, 1), "block": (64, 1, 1), "shared": 0}
 
 
 def parsed_by_xla(text):
-    """Return what ``xla::gpu::KernelCall::Parse`` of the wheel makes of the settings."""
+    """Return the settings as parsed by the wheel's ``xla::gpu::KernelCall::Parse``."""
     library = ctypes.CDLL(str(Path(tf.sysconfig.get_lib(), "libtensorflow_cc.so.2")))
     make = library._ZN4mlir11MLIRContextC1ENS0_9ThreadingE
     read = library._ZN3xla3gpu10KernelCall5ParseESt17basic_string_viewIcSt11char_traitsIcEEPN4mlir11MLIRContextE
@@ -117,7 +117,7 @@ def test_in_bfloat16_as_rounded_from_float32():
 
 @by_gpp
 def test_everywhere_in_a_program():
-    """One operand twice, in a loop, in a branch, two sizes, eagerly, in a function that XLA does not compile."""
+    """The same operand twice, in a loop, in a branch, two sizes, eagerly, and in a function not compiled by XLA."""
     a, x, _ = numbers((2, 9, 40))
     once = expected(a, x, x)[0]
     compiled = {"jit_compile": True, "autograph": False}
@@ -231,7 +231,7 @@ def test_a_wrong_kernel_is_found(name):
         make().check_on_cpu(*operands.get(name, [np.arange(1, 9, dtype="float32")]))
 
 
-# What is refused
+# Refusals
 
 
 def twice(source=None, **changed):

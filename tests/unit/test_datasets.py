@@ -1,4 +1,4 @@
-"""Photo crops: what they hold, that they repeat, that bad settings are refused; and their copies as plain arrays."""
+"""Photo crops: contents, reproducibility, refusal of bad settings; and their copies as plain arrays."""
 
 import resource
 from pathlib import Path
@@ -20,12 +20,12 @@ SMALL = {"count": 20, "test_count": 2, "size": 32, "shards": 3}
 
 @pytest.fixture(scope="module")
 def crops(tmp_path_factory):
-    """Crops for tests that only read."""
+    """Crops for tests that only read them."""
     return photo_crops(**SMALL, cache=tmp_path_factory.mktemp("cache"))
 
 
 def records(shards):
-    """Return [(JPEG bytes, label)] as TensorFlow reads them."""
+    """Return [(JPEG bytes, label)] as read by TensorFlow."""
     examples = tf.data.TFRecordDataset(list(shards)).map(unpack)
     return [(jpeg.numpy(), int(label)) for jpeg, label in examples]
 

@@ -1,4 +1,4 @@
-"""Images that are shrunk while they are decoded, random parts of them, and the same region in each way."""
+"""Decoding images at reduced size, random crops of them, and agreement of the crop region across methods."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from small_crops import pipeline
 from bigtrain_nb import tf
 from bigtrain_nb.data.records import decode_image
 
-HEIGHT, WIDTH = 331, 247  # not to be divided by 2, 4 or 8
+HEIGHT, WIDTH = 331, 247  # not divisible by 2, 4 or 8
 
 
 @pytest.fixture(scope="module")
 def gradient():
-    """A JPEG whose red rises from left to right and whose green rises from top to bottom."""
+    """A JPEG with red increasing from left to right and green from top to bottom."""
     image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     image[..., 0] = np.linspace(0, 250, WIDTH)
     image[..., 1] = np.linspace(0, 250, HEIGHT)[:, None]
@@ -27,7 +27,7 @@ def pixels(jpeg, size, **settings):
 def test_the_same_region_is_seen_however_far_the_decoder_shrinks(gradient, size):
     apart = np.abs(pixels(gradient, size) - pixels(gradient, size, exact=True))
     one_pixel = 250 / size
-    assert apart[..., :2].max() < one_pixel + 4  # 4: what JPEG itself changes
+    assert apart[..., :2].max() < one_pixel + 4  # 4: JPEG's own error
 
 
 def test_random_parts_lie_inside_and_are_mirrored_half_of_the_time(gradient):

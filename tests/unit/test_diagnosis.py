@@ -1,4 +1,4 @@
-"""A stage that was made slow is named, wherever it stands and whoever built the dataset."""
+"""A deliberately slow stage is found, wherever it is and however the dataset was built."""
 
 import time
 from types import SimpleNamespace
@@ -20,11 +20,11 @@ def crops(tmp_path_factory):
 
 
 CALLS = []
-"""When each call of `slowly` began, and how many seconds it took: on a busy machine a sleep is longer."""
+"""(start, seconds) of each call of `slowly`: on a busy machine a sleep takes longer."""
 
 
 def slowly(value):
-    """The same value, after some milliseconds."""
+    """Return the value after some milliseconds."""
 
     def wait(value):
         began = time.perf_counter()
@@ -55,9 +55,9 @@ def quick_finish(length):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Microseconds of `slowly` per example of the measurement, in a list.
+    """A list with the microseconds of `slowly` per measured example.
 
-    Some of these examples were worked on before, for they were in a buffer: of few examples that is a large part.
+    Some examples were processed earlier and buffered, which matters if there are few.
     """
     found = []
 
@@ -77,8 +77,8 @@ def found_in(crops, parse=quick_parse, finish=quick_finish, **settings):
 
 
 def assert_is_the_bottleneck(found, name, measured):
-    """The slow stage is the bottleneck, it takes about what its calls took, and without it everything would be much
-    faster."""
+    """Assert that the slow stage is the bottleneck, takes about as long as its calls, and that the pipeline would be
+    much faster without it."""
     assert found.bottleneck.name.startswith(name), str(found)
     assert 0.5 * measured[0] < found.bottleneck.microseconds < 10 * measured[0]
     assert 0.2 * found.rate < found.bottleneck.rate < 10 * found.rate
@@ -148,7 +148,7 @@ def test_stages_are_numbered_as_the_pipeline_is_written_though_small_ones_are_no
 
 
 def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops, monkeypatch):
-    monkeypatch.setattr("bigtrain_nb.data.diagnose._NEGLIGIBLE", 0)  # beside other programs a map's share may be tiny
+    monkeypatch.setattr("bigtrain_nb.data.diagnose._NEGLIGIBLE", 0)  # on a busy machine a map's share may be tiny
 
     def maps(**settings):
         found = diagnose(Pipeline(data=crops, image_size=24, batch=8, rewrites=False, **settings), seconds=SECONDS)
@@ -159,11 +159,11 @@ def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops, monkeypatch):
     assert maps(**kept_files)[-2:] == ["parse", "finish"] and set(maps(**kept_files)) <= {"read", "parse", "finish"}
 
 
-# Worked out by hand
+# Computed by hand
 
 
 def node(name, inputs=(), nanoseconds=0, **parameters):
-    """A node of TensorFlow's model. A parameter is (in use, planned, whether AUTOTUNE chooses it)."""
+    """Return a node of TensorFlow's model. A parameter is (current value, planned value, tuned by AUTOTUNE)."""
     found = []
     for key, (state_value, value, tunable) in parameters.items():
         found.append(SimpleNamespace(name=key, state_value=state_value, value=value, tunable=tunable))
@@ -171,7 +171,7 @@ def node(name, inputs=(), nanoseconds=0, **parameters):
 
 
 def sampled(monkeypatch, *models):
-    """What is made of samples of these models, each {number of a node: node}, of which 1 is the last stage."""
+    """Return the stage times sampled from these models, each {node number: node}; 1 is the last stage."""
     times = _StageTimes()
     for nodes in models:
         model = SimpleNamespace(nodes=nodes, output=1)
@@ -190,7 +190,7 @@ def pipeline_at(first, second, source):
 
 
 def test_stages_have_the_microseconds_the_calls_and_the_thread_that_the_model_says(monkeypatch):
-    """Of 1,000,000 ns in all, the source's 1,999 are below 2 in 1,000 and its 2,000 are not."""
+    """Of 1,000,000 ns in total, the source's 1,999 are below 0.2 %, and its 2,000 are not."""
     models = pipeline_at(500_000, 98_001, 999), pipeline_at(900_000, 98_001, 1_999)
     stages, autotuned = sampled(monkeypatch, *models).stages(50, None, {})
     shown = [(stage.name, stage.microseconds, stage.calls) for stage in stages]
@@ -220,7 +220,7 @@ def test_calls_inside_an_interleave_run_once_for_each_of_its_own(monkeypatch):
 
 
 def found_by_hand(rate=1000.0, ceiling=4000.0, cores=4, free=4.0, stages=2):
-    """A slow stage of 800 us, a quick one of 100 us in a thread of its own, and one that takes no time."""
+    """Return a diagnosis of a slow stage of 800 us, a fast one of 100 us in another thread, and an idle one."""
     both = Stage("map", "Map", 1, 800.0, ("a",)), Stage("batch", "Batch", 1, 100.0, ("b",))
     idle = Stage("prefetch", "Prefetch", 1, 0.0, ("c",))
     return Diagnosis(rate, (*both[:stages], idle), ceiling, {}, cores, free)
@@ -265,7 +265,7 @@ def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch
 
 
 def test_what_the_pipeline_computes_itself_is_not_taken_for_other_programs(monkeypatch):
-    monkeypatch.setattr("bigtrain_nb.data.diagnose._busy_cores", lambda: 0.05)  # less than this one takes
+    monkeypatch.setattr("bigtrain_nb.data.diagnose._busy_cores", lambda: 0.05)  # less than this process uses
     data = tf.data.Dataset.range(100_000).map(lambda number: tf.linalg.norm(tf.random.normal([300, 300]))).batch(8)
     found = diagnose(data, seconds=0.3)
     assert found.free_cores == found.cores
@@ -293,7 +293,7 @@ def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage
     assert python.name == stage
     words = " ".join(found.words())
     assert f"{stage}: Python calls run one at a time" in words and "by a tf.data service" in words
-    one_core = 1e6 / python.microseconds  # calls one after the other, however many run at once
+    one_core = 1e6 / python.microseconds  # calls are sequential, however many run in parallel
     assert found.ceiling <= 1.01 * max(found.rate, one_core)
     assert not any(one.in_python for one in diagnose(tf.data.Dataset.range(1000).batch(10), seconds=0.3).stages)
 

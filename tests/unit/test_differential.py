@@ -1,7 +1,7 @@
-"""Drawn trainings end where stock Keras ends on one device with the whole batch, in 64 bits.
+"""Randomly drawn training setups match stock Keras on one device with the full batch, in 64 bits.
 
-Model, loss, optimizer, replicas, how they reduce, micro-batches and sample weights are drawn by a seeded generator: a
-training that fails is had again by its number, and more are had with a larger range.
+Model, loss, optimizer, replicas, reduction, micro-batches and sample weights come from a seeded generator: a failure
+can be reproduced by its number, and a larger range tests more setups.
 """
 
 from contextlib import contextmanager
@@ -17,18 +17,18 @@ from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
 NEAR = 1e-6
-"""Shares of a batch are counted in 32 bits. A step that loses an example is off by a thousand times as much."""
+"""The weights of shares are computed in 32 bits. Losing an example gives an error a thousand times as large."""
 
 
 class OneHot(layers.Embedding):
-    """Its gradient is one tensor from the start: of a sparse one stock Keras clips each row by itself."""
+    """Its gradient is dense: stock Keras clips each row of a sparse one separately."""
 
     def call(self, x):
         return tf.matmul(tf.one_hot(x, 9, dtype=self.compute_dtype), self.embeddings)
 
 
 def words(make):
-    """Return the inputs and outputs of an embedding; that of the reference is `OneHot`."""
+    """Return the inputs and outputs of an embedding; the reference uses `OneHot`."""
     inputs = keras.Input((5,), dtype="int32")
     kind = OneHot if make is keras.Model else layers.Embedding
     return inputs, kind(9, 4, mask_zero=True, name="hidden_1")(inputs)
@@ -122,5 +122,5 @@ def test_a_drawn_training_ends_where_stock_keras_ends(number):
             model = trained(ours, data, OPTIMIZERS[optimizer], replicas, **compiled)
     assert distance(model, whole) < NEAR
     assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=NEAR)
-    if len(settings) == 1:  # else each replica has shards of its own
+    if len(settings) == 1:  # otherwise each replica has its own shards
         assert replicas_agree(model)

@@ -1,4 +1,4 @@
-"""A batch whose tensors do not share the first axis is refused by name; scalars are passed whole to micro-batches."""
+"""Batches whose tensors differ in their first axis are refused by name; scalars are not split into micro-batches."""
 
 from contextlib import nullcontext
 
@@ -17,7 +17,7 @@ CLASSES = RANDOM.integers(0, 3, 8)
 
 
 class Scores(keras.Model):
-    """Scores of each query: of all rows of a table, if there is one, else of three classes, times a scalar."""
+    """Scores of queries against all rows of a table if given, otherwise for three classes, times a scalar."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ def compiled(replicas, micro_batches=1, make=Scores, loss=None, **settings):
 
 
 def dataset(x, y=CLASSES, is_known=True):
-    """Return two batches, the lengths of whose tensors are known, or not."""
+    """Return two batches whose tensors have known or unknown lengths."""
     data = tf.data.Dataset.from_tensors((x, y)).repeat(2)
     if is_known:
         return data
@@ -70,7 +70,7 @@ def test_predictions_for_a_table_are_refused_on_replicas(is_known):
 
 
 class Graphs(keras.Model):
-    """Graphs as the features of all nodes, and how many each graph has."""
+    """Graphs, given as the features of all nodes and the number of nodes per graph."""
 
     def __init__(self):
         super().__init__()

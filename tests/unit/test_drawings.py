@@ -1,4 +1,4 @@
-"""The drawings that one notebook needs: each is legible, and what was measured stands where it belongs."""
+"""The figures of single notebooks: legible, with measurements at the right place."""
 
 import math
 
@@ -108,7 +108,7 @@ def filled(figure, colour):
 
 
 def histogram(figure, colour):
-    """{power of two: height} of the histogram in that colour."""
+    """Return {power of two: height} of the histogram with this color."""
     for stairs in filled(figure, colour):
         if isinstance(stairs, matplotlib.patches.StepPatch):
             values, edges, baseline = stairs.get_data()

@@ -38,7 +38,7 @@ def test_the_example_is_short_and_runs(name):
     assert f"bt.{name}" in example or name in ("Result",)
     code = BEGINNING + TAKEN_TO_BE_THERE.get(name, "") + example
     file = f"example of {name}"
-    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # AutoGraph reads it
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # for AutoGraph
     exec(compile(code, file, "exec"), {"__name__": "__main__"})
 
 

@@ -1,7 +1,6 @@
-"""Every exercise: untouched it is not attempted, and typical mistakes are refused with a reason.
+"""Every exercise: untouched it is "not attempted", and typical mistakes are refused with a reason.
 
-That its solution is right, and that the answer is what is run, is tested where it stands, in
-tests/notebooks/test_solved.py.
+tests/notebooks/test_solved.py tests in the notebooks that the solution is right and that the answer itself is run.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""The charts: what they say, that nothing is cut off, and that they read on any page."""
+"""The charts: their content, that nothing is cut off, and that they are legible on any page."""
 
 import io
 import math
@@ -71,7 +71,7 @@ def test_bars_are_as_long_as_rates_and_their_names_take_no_width():
     (axes,) = drawn.axes
     assert [bar.get_width() for bar in axes.patches] == [10, 20]
     assert {"10", "20.0 (3 rounds: 19.0 to 22.0)", "20.0 examples/s", "2.00x, faster"} <= set(texts(drawn))
-    plots.figure_png(drawn)  # which lays it out
+    plots.figure_png(drawn)  # computes the layout
     assert axes.get_position().width > 0.9
 
 
@@ -157,7 +157,7 @@ def test_a_prediction_is_drawn_as_a_multiple_of_what_was_measured():
     assert [line.get_xydata().tolist() for line in lines(axes, "D")] == [[[1.8 / 3, 0.0]], [[5 / 3, 1.0]]]
     assert [line.get_xydata().tolist() for line in lines(axes, "o")] == [[[1.0, 0.0]], [[1.0, 1.0]]]
     assert [2.8 / 3, 3.2 / 3] in [list(line.get_xdata()) for line in axes.lines]
-    assert axes.get_xlim() == pytest.approx((0.8 / 2, 1.25 * 2))  # of a factor of two each way, at the least
+    assert axes.get_xlim() == pytest.approx((0.8 / 2, 1.25 * 2))  # at least a factor of two each way
     assert {"1.80x, was 3.0x", "5.0x, was 3.0x"} <= set(texts(axes.figure))
     (axes,) = plots.prediction_figure([prediction(60.0)]).axes
     assert axes.get_xlim() == pytest.approx((0.8 / 20, 1.25 * 20))

@@ -1,4 +1,4 @@
-"""Files that are always whole: written next to the old ones, then renamed."""
+"""Atomic file writes: a temporary file next to the old one, then a rename."""
 
 import pytest
 

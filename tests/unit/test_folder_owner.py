@@ -1,4 +1,4 @@
-"""A folder of checkpoints is used by one training at a time, and says by which."""
+"""A checkpoint folder is used by one training run at a time, and records which."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def note(folder):
 
 
 def by_another(folder, **facts):
-    """Make the note that of another process, here or on another host."""
+    """Make another process the recorded owner, on this or another host."""
     other = {
         "process": os.getppid(),
         "started": psutil.Process(os.getppid()).create_time(),
@@ -74,7 +74,7 @@ def test_a_folder_goes_over_from_another_host_at_once_and_the_training_there_rai
         assert all(before[name] == value for name, value in elsewhere.items())
         with pytest.raises(RuntimeError, match="in use by another training"):
             there.check()
-    assert note(tmp_path)["state"] == "made"  # what the one that has lost it does not change
+    assert note(tmp_path)["state"] == "made"  # not changed by the run that has lost it
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

@@ -1,4 +1,4 @@
-"""`fully_shard`: the weights of one device, a shard of them on each replica, and the files of a stock model."""
+"""`fully_shard` gives the weights of one device, sharded across replicas, and the files of a stock model."""
 
 import copy
 from functools import cache
@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from equal_models import EQUAL, batches, distance, examples, on, precision, reducing, values_on_replicas
-from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
+from equal_models import apart_of_weights as apart  # absolute: a key's bias changes only by rounding
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.parallel import shards
@@ -27,7 +27,7 @@ RANDOM = keras.initializers.GlorotUniform(1)
 
 
 def in_blocks(**changes):
-    """Return a model of a residual block for each change, with its name."""
+    """Return a model with a residual block of this name for each change."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
     x = layers.Dense(8)(inputs)
@@ -63,7 +63,7 @@ def normalized():
 
 
 def of_all_kinds():
-    """Return a model whose blocks bear the names of what is special in them."""
+    """Return a model whose blocks are named after their special features."""
     shared = layers.Dense(8, "tanh", kernel_initializer=RANDOM)
     model = in_blocks(
         normalized=with_batch_statistics,
@@ -102,13 +102,13 @@ def trained(count, build=dense, data=UNEVEN, optimizer=adamw, epochs=2, **settin
 
 @cache
 def alone():
-    """Return what one device trains: no test changes it."""
+    """Return a model trained on one device; no test changes it."""
     return trained(1)
 
 
 @cache
 def on_two_replicas():
-    """Return what two replicas train fully sharded: no test changes it."""
+    """Return a model trained fully sharded on two replicas; no test changes it."""
     return trained(2, fully_shard=BLOCKS)
 
 
@@ -146,7 +146,7 @@ def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
 
     shards = sharded.trainable_variables
     sharded.save(tmp_path / "model.keras")
-    assert [id(one) for one in sharded.trainable_variables] == [id(one) for one in shards]  # it can train on
+    assert [id(one) for one in sharded.trainable_variables] == [id(one) for one in shards]  # it can continue training
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(dense()) and distance(loaded, sharded) == 0
     for one, other in zip(loaded.optimizer.variables, alone().optimizer.variables, strict=True):
@@ -191,13 +191,13 @@ def test_the_way_of_gpus_gives_the_same(monkeypatch):
 
 
 def launched(graph, replica):
-    """Return the collectives of a graph that a replica takes part in, in order."""
+    """Return the collectives that a replica takes part in, in order."""
     operations = [each for each in graph.get_operations() if each.type.startswith("Collective")]
     return [each for each in operations if each.device.endswith(f"CPU:{replica}")]
 
 
 def waits_for(operation):
-    """Return all operations that must run before one."""
+    """Return all operations that must run before this one."""
     found, left = set(), [operation]
     while left:
         new = [each for each in before(left.pop()) if each not in found]
@@ -207,7 +207,7 @@ def waits_for(operation):
 
 
 def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
-    """Forward and backward, so that one is whole at a time."""
+    """Forward and backward, so that only one layer is unsharded at a time."""
     not_on_cpus(monkeypatch)
     with reducing("by collectives"):
         model = trained(2, data=batches([16], X, Y), epochs=1, fully_shard=BLOCKS)
@@ -228,7 +228,7 @@ OF_ONE_MICRO_BATCH = pytest.param([3], 2, marks=pytest.mark.more("the same refus
 
 @pytest.mark.parametrize(("sizes", "micro_batches"), [OF_ONE_MICRO_BATCH, ([4, 1], 1)])
 def test_batch_statistics_of_no_examples_are_refused(sizes, micro_batches):
-    """A replica has one example for two micro-batches, or none for one. Without statistics both train: see UNEVEN."""
+    """One example for two micro-batches, or none for one. Without batch statistics both work: see UNEVEN."""
     data = batches(sizes, X, Y)
     with pytest.raises(tf.errors.InvalidArgumentError, match="BatchNormalization over no examples gives NaN"):
         trained(2, normalized, data, epochs=1, fully_shard=BLOCKS, micro_batches=micro_batches)
@@ -248,7 +248,7 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all():
     with precision("mixed_float16"):
         model = trained(2, data=batches([16, 16, 16], x, Y), fully_shard=BLOCKS)
     steps = model.optimizer.iterations.numpy()
-    assert 0 < steps <= 4 and model.loss_scale == 2.0 ** (15 - (6 - steps))  # halved at each step that is skipped
+    assert 0 < steps <= 4 and model.loss_scale == 2.0 ** (15 - (6 - steps))  # halved at each skipped step
     assert np.isfinite(model.evaluate(X, Y, verbose=0))
 
 
@@ -335,7 +335,7 @@ def test_one_replica_has_nothing_to_shard():
 
 
 def test_a_model_that_a_function_builds_is_never_whole(monkeypatch):
-    """Its weights start as they would have, and no variable of a whole one is made."""
+    """Its initial weights are the same, and no unsharded variable is created."""
     with on(2):
         first = bt.Model.of(dense(), fully_shard=BLOCKS)
         made = []
@@ -364,7 +364,7 @@ def test_a_function_may_load_weights_and_may_fail(tmp_path):
         with pytest.raises(ValueError, match="chooses none of"):
             bt.Model.of(dense, fully_shard="nothing")
     with keras.StatelessScope():
-        pass  # Keras makes here all variables that wait for it
+        pass  # on exit, Keras creates all deferred variables
     assert distance(dense(), before) == 0
 
 
@@ -392,7 +392,7 @@ def test_a_list_of_layers_stays_out_of_files(tmp_path):
 
 
 def test_what_is_frozen_after_it_was_sharded_does_not_train():
-    """As LoRA freezes a kernel: its shard stands for it in what trains."""
+    """LoRA freezes a kernel, whose shard is the trainable variable."""
     with on(2):
         model = bt.Model.of(dense(), fully_shard=BLOCKS)
         model.compile(keras.optimizers.SGD(0.1), "mse")

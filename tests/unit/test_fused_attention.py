@@ -1,7 +1,6 @@
-"""Attention as one kernel: what XLA is handed for each mask, and that this means what the layer does.
+"""Fused attention: the operands that XLA gets for each mask, and their equivalence to the layer.
 
-Where there is no GPU the kernel is stood for by what its operands say (fused_emulated.py); a GPU's own run is in
-tests/gpu.
+Without a GPU the kernel is emulated from its operands (fused_emulated.py); tests/gpu runs it on a GPU.
 """
 
 import json
@@ -48,7 +47,7 @@ def calls_in(model, *inputs):
 
 
 def has_scores(hlo, length):
-    """Booleans of that shape are of a mask that Keras made, and nobody reads."""
+    """Find scores of this shape; booleans are ignored: Keras creates an unused mask."""
     return re.search(rf"(f32|bf16|f16)\[[\d,]*{length},{length}\]", hlo)
 
 
@@ -101,7 +100,7 @@ def test_packed_rows_have_no_table(as_on_a_gpu):
 
 
 def with_heads_of_8(name):
-    """The kernel takes heads in steps of 8 numbers; those of two of the small models have 4."""
+    """The kernel needs head dimensions in multiples of 8; two of the small models have 4."""
     models = hub_models.keras_hub()
     if name == "Llama":
         return models.LlamaBackbone(64, 1, 4, 32, 32, 2)
@@ -126,7 +125,7 @@ def test_each_layer_of_keras_hub_is_called_once(as_on_a_gpu, name):
         assert not has_scores(hlo, 12)
 
 
-# It means what the layer does
+# Equivalence to the layer
 
 
 def outputs_and_gradients(model, x, weight):
@@ -186,7 +185,7 @@ def test_equal_to_stock_with_a_window(emulated):
     assert np.abs(fused_gradient - gradient).max() < 1e-5 * np.abs(gradient).max()
     holes = {**x, "padding_mask": padding_of("holes").astype("int32")}
     is_nan = np.isnan(model(holes).numpy()).any(axis=(1, 2))
-    assert is_nan.tolist() == [True, False, False, False]  # only where a hole is between tokens
+    assert is_nan.tolist() == [True, False, False, False]  # only with a gap between tokens
 
 
 def segments_of(batch=3, length=24, most=4, seed=0):
@@ -216,7 +215,7 @@ def test_packed_rows_are_those_of_the_table(emulated):
         fused_y, fused_gradient = outputs_and_gradients(trained, [x, segments], weight)
         np.testing.assert_allclose(fused_y[real], y[real], atol=1e-5)
         assert np.abs(fused_gradient - gradient).max() < 1e-5 * np.abs(gradient).max()
-    assert np.isnan(model([x, segments + 2])).all()  # more segments than was said
+    assert np.isnan(model([x, segments + 2])).all()  # more segments than declared
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -263,7 +262,7 @@ def test_the_most_segments_are_those_of_the_rows():
 
 def test_operands_of_packed_rows():
     segments = tf.constant([[1, 1, 2, 0], [0, 0, 0, 0], [0, 1, 2, 2]])
-    shapes = tf.TensorShape([3, 4, 2, 5]), tf.TensorShape([3, 4, 1, 5])  # places, heads, size
+    shapes = tf.TensorShape([3, 4, 2, 5]), tf.TensorShape([3, 4, 1, 5])  # positions, heads, head dimension
     run = tf.function(lambda: cudnn.packed_operands(segments, 2, *shapes), jit_compile=True, autograph=False)
     lengths, _, of_query, of_key = run()
     assert lengths.numpy().tolist() == [[2, 1], [1, 2], [0, 0]]
@@ -271,7 +270,7 @@ def test_operands_of_packed_rows():
     assert of_key.numpy().tolist() == [[0, 10, 45], [50, 60, 60], [60, 60, 60]]
 
 
-# Elsewhere it computes in chunks, and says why
+# Elsewhere it falls back to chunks, with a reason
 
 
 def test_without_a_gpu_it_is_chunks_and_says_so(capsys):
@@ -365,7 +364,7 @@ def test_scores_that_are_asked_for_are_refused(emulated, make):
 
 
 def test_generate_is_keras_own(emulated, monkeypatch):
-    monkeypatch.setattr(cudnn, "kernel", None)  # nobody calls it
+    monkeypatch.setattr(cudnn, "kernel", None)  # must not be called
     keras.utils.set_random_seed(0)
     model = hub_models.gpt2()
     model.compile(sampler="greedy")

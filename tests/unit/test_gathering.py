@@ -1,4 +1,4 @@
-"""The clock of notebook 08: what a link and a device do in a step of fully sharded layers."""
+"""The simulated timeline of notebook 08: a link and a device in a fully sharded step."""
 
 import pytest
 

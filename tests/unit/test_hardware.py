@@ -1,4 +1,4 @@
-"""Cores and memory of a container: control groups of both versions, made up as files, in their parents too."""
+"""Cores and memory of a container: fake control groups of both versions, with limits in parents too."""
 
 import io
 import os
@@ -18,7 +18,7 @@ Memory = namedtuple("Memory", "total")
 
 @pytest.fixture
 def host(monkeypatch, tmp_path):
-    """A machine of 16 cores and 64 GiB. Call it with the lines of /proc/self/cgroup and {file: what it holds}."""
+    """A machine with 16 cores and 64 GiB. Call it with the lines of /proc/self/cgroup and {file: content}."""
     monkeypatch.setattr(hardware, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(hardware, "OWN_CGROUP", tmp_path / "own")
     monkeypatch.setattr(hardware.os, "cpu_count", lambda: 16)
@@ -131,7 +131,7 @@ def test_lost_seconds_are_those_of_the_host_and_of_a_limit(host):
 
 
 def test_of_the_time_that_was_stolen_from_a_large_machine_a_container_lost_its_share(host, monkeypatch):
-    """4 of 16 cores, and 800 ticks of a hundredth of a second are stolen from all of them."""
+    """The container has 4 of 16 cores; 800 ticks of 10 ms are stolen from the whole machine."""
     host("0::/\n", {"cpu.max": "400000 100000\n"})
     monkeypatch.setattr(hardware.os, "sysconf", lambda _: 100)
     monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO("cpu  1 2 3 4 5 6 7 800 0 0\n"))
@@ -139,7 +139,7 @@ def test_of_the_time_that_was_stolen_from_a_large_machine_a_container_lost_its_s
 
 
 def test_a_version_is_found_by_the_name_of_the_import_without_the_import(tmp_path, monkeypatch):
-    """As tensorflow-cpu and tf-nightly bring "tensorflow"."""
+    """For example, tensorflow-cpu and tf-nightly provide "tensorflow"."""
     (tmp_path / "swiftflow").mkdir()
     (tmp_path / "swiftflow" / "__init__.py").write_text("raise RuntimeError")
     facts = tmp_path / "swiftflow_cpu-2.99.0.dist-info"

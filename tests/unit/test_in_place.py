@@ -1,4 +1,4 @@
-"""What is changed in place stays what it was: by name, in files, for Keras; and what is made from it is stock."""
+"""Objects changed in place keep their identity: in names, in files, for Keras; and what they create is stock."""
 
 import copy
 import functools
@@ -32,7 +32,7 @@ class Own(keras.Model):
 
 
 def test_the_constructor_has_the_arguments_by_which_keras_tells_functional_models():
-    """Keras does not look into a wrapper, such as `functools.wraps` makes, and neither may what we make."""
+    """Keras does not look into wrappers, for example those of `functools.wraps`, so our constructor must not be one."""
 
     class Wrapped(layers.Layer):
         @functools.wraps(Own.__init__)
@@ -63,7 +63,7 @@ def config(model, path):
 
 @pytest.mark.parametrize("build", [functional, sequential, lambda: Own(name="net")])
 def test_a_file_names_nothing_of_ours(build, tmp_path):
-    """Fails if Keras names classes in files in another way: see `known_as`."""
+    """Fails if Keras changes how files name classes: see `known_as`."""
     with on(2):
         changed = bt.Model.of(build(), micro_batches=2, shard_optimizer=True)
         if build is functional:
@@ -100,7 +100,7 @@ def adamw():
 
 
 def test_a_second_of_changes_settings_and_keeps_the_state_of_the_optimizer():
-    """Sharded, whole, and sharded again; what was not to decay still does not."""
+    """Sharded, unsharded, and sharded again; undecayed weights stay so."""
     ends = []
     for settings in ([True, True, True], [True, False, True]):
         with on(2):
@@ -172,7 +172,7 @@ def test_a_type_checker_knows_each_setting():
 
 @keras.saving.register_keras_serializable("tests")
 class Thousand(Own):
-    """A loss and a log of its own, both means over the examples that they are given."""
+    """A custom loss and log, both means over the given examples."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         return 1000 + super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -208,7 +208,7 @@ def test_a_loss_and_logs_of_its_own_mean_what_they_do_on_one_device(replicas, se
 def test_lora_trains_inside_a_frozen_layer_that_is_recomputed():
     model = bt.recompute(functional(), lambda layer: layer.name == "block")
     block = model.get_layer("block")
-    block.trainable = False  # as KerasHub does before it turns LoRA on
+    block.trainable = False  # as KerasHub does before enabling LoRA
     block.get_layer("inner").trainable = True
     block.get_layer("inner").enable_lora(2)
     model.compile("adam", "mse")
@@ -225,7 +225,7 @@ def test_a_name_of_the_models_own_that_ours_would_hide_is_refused():
 
 
 def test_a_call_without_training_is_called_as_keras_does():
-    """Keras does not tell such a model that it trains, so its dropout rests."""
+    """Keras does not pass `training` to this model, so its dropout is inactive."""
 
     class Quiet(keras.Model):
         def __init__(self):

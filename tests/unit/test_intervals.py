@@ -1,4 +1,4 @@
-"""The two intervals: against SciPy, against tables, and by simulation of noisy measurements."""
+"""Both confidence intervals: against SciPy, against tables, and by simulated noisy measurements."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_what_windows_show_of_their_noise_narrows_an_interval_and_never_widens_i
 
 @pytest.mark.parametrize("rounds", [3, 8])
 def test_two_alike_are_seldom_called_different_whatever_share_of_the_noise_windows_show(rounds):
-    """Noise with heavy tails of 16 % a window; a quarter of its variance, or none at all, is seen within windows."""
+    """Heavy-tailed noise of 16 % per window; a quarter of its variance, or none, is visible within windows."""
     dice = np.random.default_rng(0)
     for seen in (0.0, 0.25):
         wrong = 0
@@ -43,7 +43,7 @@ def test_two_alike_are_seldom_called_different_whatever_share_of_the_noise_windo
 
 
 def test_the_ratio_of_one_instance_of_each_is_as_wide_as_its_rounds_and_luck_say():
-    """By hand: 4 rounds that do not scatter, and 3 that were known before."""
+    """By hand: 4 rounds without scatter, and a prior worth 3."""
     mean, low, high, luck = ratio_interval([0.5] * 4, [1] * 4, error=0.05)
     noise, of_luck = 3 * 0.25**2 / 6 / 4, 2 * 0.03**2
     freedom = (noise + of_luck) ** 2 / (noise**2 / 6 + of_luck**2 / 30)
@@ -76,7 +76,7 @@ def test_with_many_instances_luck_is_measured(luck):
 
 
 def noisy_rounds(rng, n):
-    """Logarithms of rates in paired rounds of the same source: common drift, lognormal noise and rare stalls."""
+    """Return log rates of paired rounds of one source: common drift, lognormal noise and rare stalls."""
     drift = np.cumsum(rng.normal(0, 0.03, n)) + np.linspace(0, rng.normal(0, 0.3), n)
 
     def side():

@@ -1,4 +1,4 @@
-"""Large models come from KerasHub: taken in place they train as stock Keras trains them, and stay what they are."""
+"""KerasHub models taken in place train as in stock Keras, and keep their classes and files."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import hub_models
 import numpy as np
 import pytest
-from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
+from equal_models import apart_of_weights as apart  # absolute: a key's bias changes only by rounding
 from equal_models import on
 from tiers import in_two_tiers
 
@@ -37,14 +37,14 @@ def train(model, data):
 
 
 class Stock(NamedTuple):
-    start: list[np.ndarray]  # its weights before training
+    start: list[np.ndarray]  # initial weights
     model: keras.Model
     predicted: np.ndarray
 
 
 @cache
 def stock_of(name):
-    """Return what stock Keras makes of a task: no test changes it."""
+    """Return the stock Keras result of a task; no test changes it."""
     build, data = hub_models.TASKS[name]
     model = built(build, 1)
     start = model.get_weights()
@@ -65,7 +65,7 @@ def in_four_and_sharded(model):
 
 @pytest.fixture(scope="module")
 def without_us():
-    """Return a function that loads a model in a process without bigtrain_nb, and returns its class and predictions."""
+    """Return a function: load a model in a process without bigtrain_nb, and return its class and predictions."""
     command = [sys.executable, HERE / "hub_models.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
@@ -114,7 +114,7 @@ SHARDED = [("GPT-2", 2), ("Gemma", 1), ("Qwen with LoRA", 1), ("BART", 1), ("ViT
 
 @pytest.mark.parametrize(("name", "micro_batches"), in_two_tiers(SHARDED, [("Qwen with LoRA", 1)], OTHERS))
 def test_fully_sharded_on_two_replicas_they_equal_stock_keras(name, micro_batches):
-    """Blocks of Llama are like Qwen's, and those of BERT like those of BART's encoder."""
+    """Llama's blocks are like Qwen's, and BERT's like those of BART's encoder."""
     build, data = hub_models.TASKS[name]
     blocks = BLOCKS_OF.get(name, r"transformer_layer_\d+")
     stock = stock_of(name)
@@ -147,7 +147,7 @@ def generated(model):
 
 @cache
 def stock_of_texts():
-    """Return the stock model of texts, and what it writes: no test changes it."""
+    """Return the stock model of strings, and the text it generates; no test changes it."""
     model = of_texts()
     return model, generated(model)
 
@@ -194,11 +194,11 @@ def test_lora_trains_and_the_rest_stays():
 
 @pytest.mark.more("what KerasHub itself does")
 def test_in_a_mixture_of_keras_hub_all_experts_compute_all_tokens():
-    """So `Layout.parts` says; once a token is computed by its own experts alone, that part is there."""
+    """`Layout.parts` relies on this; it can change once only a token's own experts compute it."""
     shape = {"vocabulary_size": 40, "num_layers": 1, "hidden_dim": 8, "intermediate_dim": 64, "num_experts": 4}
     heads = {"num_query_heads": 2, "num_key_value_heads": 1}
     model = keras_hub.models.MixtralBackbone(**shape, **heads, top_k=1)
     tokens = tf.ones([2, 12], tf.int32)
     traced = tf.function(model).get_concrete_function({"token_ids": tokens, "padding_mask": tokens})
     shapes = [op.outputs[0].shape.as_list() for op in traced.graph.get_operations() if op.type == "Einsum"]
-    assert [4, 24, 64] in shapes and [4, 24, 8] in shapes  # experts, tokens, and the widths of their layers
+    assert [4, 24, 64] in shapes and [4, 24, 8] in shapes  # experts, tokens, layer widths

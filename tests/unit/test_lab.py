@@ -1,4 +1,4 @@
-"""The Lab without a screen: its settings, its runs beside the one before, and their export."""
+"""The Lab without a screen: its settings, comparison of runs with the previous one, and export."""
 
 import ast
 import csv
@@ -45,14 +45,14 @@ def test_other_settings_are_refused(lab, given, message):
 
 
 class TestMeasured:
-    """With real measurements."""
+    """Real measurements."""
 
     def test_a_later_run_has_a_ratio_to_the_one_before(self, lab):
         first, second = lab.run(), lab.run(batch=320)
         assert lab.runs == [first, second] and lab.baseline is None
         assert first.ratio is None and first.result.unit == "examples/s"
         assert (second.ratio.a, second.ratio.b) == ("run 2", "run 1")
-        assert second.ratio.median > 8  # it is 80 times as fast, less what a busy machine takes
+        assert second.ratio.median > 8  # 80 times as fast on an idle machine
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
 
     def test_a_step_that_was_built_is_measured_again_as_it_is(self):
@@ -154,7 +154,7 @@ def test_only_what_overlaps_with_the_fastest_cannot_be_told_apart_from_it():
 
 
 class TestClock:
-    """What a Lab says of how long a job will take."""
+    """The Lab's estimates of a job's duration."""
 
     @pytest.mark.parametrize("visit", [0.001, 0.15])
     def test_it_is_right_on_the_wall_with_building_and_warming_up(self, visit):
@@ -293,7 +293,7 @@ class TestShown:
         assert str(lab.table()).startswith("The last 24 of 30 runs\n")
 
     def test_a_line_of_the_table_has_both_rates_that_its_verdict_rests_on(self):
-        """A run keeps the rate that it had at first; the machine may be another when it is measured again."""
+        """A run keeps its first rate; the machine's speed may differ when it is measured again."""
         speed = [1.0]
         lab = Lab(lambda batch: lambda: int(batch * speed[0]), batch=[100, 300])
         lab.run()
@@ -336,7 +336,7 @@ class TestShown:
 
 @quick
 class TestNotes:
-    """Further columns that the reader's own function returns."""
+    """Additional columns returned by the reader's function."""
 
     def test_they_are_in_the_run_the_table_and_the_csv(self, tmp_path):
         asked = []

@@ -1,4 +1,4 @@
-"""Runs in the background: stopping them, and what happens when they fail."""
+"""Background runs: stopping them, and their failures."""
 
 import threading
 import time

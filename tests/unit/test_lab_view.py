@@ -1,4 +1,4 @@
-"""The Lab on the screen: its controls, buttons, picture and table, without a kernel."""
+"""The Lab's view: its controls, buttons, picture and table, without a kernel."""
 
 import pytest
 from labs import finish, shown, until

@@ -1,4 +1,4 @@
-"""The ledger of notebook 06: what is entered, what it reveals, what it keeps."""
+"""The ledger of notebook 06: its entries, revealed predictions, and kept steps."""
 
 import pytest
 from clocks import Clock
@@ -84,7 +84,7 @@ def test_it_shows_itself_as_a_table_and_each_entry_in_words(ledger):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Make step functions of so many seconds by a clock that only they move."""
+    """Return a maker of step functions that take this many seconds of a clock that only they advance."""
     clock = Clock()
     monkeypatch.setattr(source, "now", clock)
 
@@ -132,4 +132,4 @@ def test_to_measure_or_enter_again_replaces_where_it_stands(steps):
     assert naive.gain is None
     assert batch.gain.median == pytest.approx(4)
     assert other.gain == pytest.approx(9000 / 4000)
-    assert whole.gain.median == pytest.approx(5)  # of what was measured last, which is batch
+    assert whole.gain.median == pytest.approx(5)  # relative to the last measured step, batch

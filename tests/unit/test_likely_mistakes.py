@@ -1,4 +1,4 @@
-"""A likely mistake ends in a sentence of ours: it names the setting, the value and what is allowed."""
+"""Likely mistakes give our own error message, with the setting, the value and the allowed values."""
 
 import re
 from pathlib import Path
@@ -141,7 +141,7 @@ MISTAKES = {
     "bt.chunk_head(MODEL, rows=0)": "rows=0 must be an integer of at least 1",
     "bt.chunk_head(MODEL, rows=True)": "rows=True must be an integer of at least 1",
     "bt.chunk_head(DATASET)": "must be a Keras model",
-    # Processes: refused before one is started
+    # Processes: refused before any is started
     "bt.run_workers('train.py', 2)": "there is no script 'train.py' in ",
     "bt.run_workers(print, 2)": "script_or_code=<built-in function print> must be the path of a script, or Python code",
     "bt.run_workers('pass', '2')": "workers='2' must be an integer of at least 1",
@@ -175,7 +175,7 @@ MISTAKES = {
     "bt.all_reduce_seconds('1e9', 8, 1e9)": "size='1e9' must be a finite number of bytes, 0 or more",
     "bt.all_reduce_seconds(1e9, 0, 1e9)": "devices=0 must be an integer of at least 1",
     "bt.all_reduce_seconds(1e9, 8, 0)": "bandwidth=0 must be a positive, finite number of bytes/s",
-    # Looking into a step
+    # Inspecting a step
     "bt.profile(MODEL)": "profile needs the dataset that",
     "bt.profile(DATASET, MODEL)": "profile takes a step function, a compiled Keras model or a dataset, not",
     "bt.profile(MODEL, [1, 2])": "dataset=[1, 2] must be the tf.data.Dataset that the model trains on",
@@ -210,17 +210,17 @@ MISTAKES = {
     "bt.reveal(predicted(), None)": "measured=None must be a Ratio, a Result or a number",
     "bt.reveal(predicted(), nan)": "measured=nan must be a finite number",
 }
-"""{call: a part of what it says}. Models and datasets stand where a reader mixes arguments up."""
+"""{call: part of its error message}. Some calls pass a model or a dataset as the wrong argument."""
 
 WITHOUT_MISTAKES = {
-    *("ACCELERATORS", "PREEMPTED", "SIZES", "tf"),  # no functions
-    *("LossScaleHistory", "cores", "machine", "score"),  # with nothing to give, or one switch
-    *("Race", "Result"),  # nobody makes them but this package
+    *("ACCELERATORS", "PREEMPTED", "SIZES", "tf"),  # not functions
+    *("LossScaleHistory", "cores", "machine", "score"),  # no arguments, or a single switch
+    *("Race", "Result"),  # created only by this package
 }
 
 
 def names():
-    """Return what the calls speak of."""
+    """Return the names that the calls use."""
 
     def dataset():
         return DATASET

@@ -1,4 +1,4 @@
-"""Which targets and outputs each loss of `compile` gets: Keras' own pairing, of any tensors."""
+"""The targets and outputs of each loss of `compile`: Keras' own pairing, for any tensors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The history of the loss scale: each step in it, skipped ones told apart, on any Keras model with loss scaling."""
+"""The history of the loss scale: all steps, with skipped ones marked, for any Keras model with loss scaling."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TOO_LARGE = 1e38  # its square is infinite in float32
 
 
 def trained(inputs, kind=Model, **settings):
-    """Fit y = w x by steps of one example; return what the callback saw."""
+    """Fit y = w x in steps of one example; return the callback's records."""
     history = LossScaleHistory()
     x = keras.Input((1,))
     model = kind(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(x))

@@ -1,4 +1,4 @@
-"""Losses and outputs of pairs of examples, losses with their own `__call__`, with state, and of unknown numbers."""
+"""Losses and outputs over pairs of examples; losses with a custom `__call__`, with state, of unknown sizes."""
 
 import gc
 import warnings
@@ -19,7 +19,7 @@ CLASSES = RANDOM.integers(0, 3, 24)
 
 
 class Contrastive(Loss):
-    """As in tutorials on supervised contrastive learning: reduces by itself."""
+    """As in tutorials on supervised contrastive learning, which reduce the loss themselves."""
 
     def __call__(self, labels, features, sample_weight=None):
         features = tf.math.l2_normalize(features, axis=1)
@@ -79,7 +79,7 @@ class CountsExamples(Loss):
 
 
 class Counting(Loss):
-    """Counts in a variable of TensorFlow what it has seen, each kind in a function within the step."""
+    """Counts its calls in a TensorFlow variable, assigned in an inner function of the step."""
 
     def __init__(self, count):
         super().__init__()
@@ -112,7 +112,7 @@ def test_a_loss_that_assigns_within_a_function_is_refused_and_not_called(count, 
     model = compiled(Counting(COUNTS[count]), **settings, run_eagerly=eager)
     with pytest.raises(ValueError, match="Counting changes variables of its own whenever it is called"):
         fit(model)
-    assert float(model.loss.seen[0]) == (1 if eager else 0)  # that of the step itself
+    assert float(model.loss.seen[0]) == (1 if eager else 0)  # by the step itself
 
 
 def test_a_loss_that_calls_python_is_not_called_with_drawn_numbers():
@@ -135,7 +135,7 @@ def test_drawn_numbers_leave_a_generator_and_the_variables_of_a_loss_alone():
         def __init__(self):
             super().__init__()
             self.generator = tf.random.Generator.from_seed(1)
-            self.pair = tf.Variable([1, 2], trainable=False)  # as the state of a `SeedGenerator`
+            self.pair = tf.Variable([1, 2], trainable=False)  # like the state of a `SeedGenerator`
 
         def call(self, y, outputs):
             self.pair.assign(self.pair + 1)
@@ -241,7 +241,7 @@ def test_drawn_numbers_leave_the_random_numbers_of_a_loss_alone():
     model = compiled(Noisy, micro_batches=2)
     with pytest.warns(UserWarning, match="Noisy could not be examined with drawn numbers .it draws random numbers"):
         fit(model)
-    assert model.loss.seed.state.numpy()[1] == 2  # one for each micro-batch
+    assert model.loss.seed.state.numpy()[1] == 2  # one per micro-batch
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -258,7 +258,7 @@ def test_a_loss_is_examined_once_for_batches_of_a_kind(replicas, how):
     for _ in range(2):
         model.fit(X, CLASSES, batch_size=14, verbose=0)  # and a short batch
         drawn.append(calls.count(8))
-    assert drawn[0] == drawn[1] <= 8  # as many examples are drawn
+    assert drawn[0] == drawn[1] <= 8  # 8 examples are drawn
 
 
 def test_a_loss_that_is_compared_by_its_values_is_examined_and_forgotten_with_it():
@@ -290,7 +290,7 @@ def triplet(y, outputs):
 
 
 class ByANetwork(Loss):
-    """Compares what a network, which is not trained, makes of targets and outputs."""
+    """Compares a frozen network's outputs for targets and outputs."""
 
     def __init__(self):
         super().__init__()
@@ -378,7 +378,7 @@ def test_as_many_classes_as_examples_and_sequences_of_any_length_are_let_through
 
 
 class Retrieval(keras.Model):
-    """Scores of queries against what `rows` makes of passages and hard negatives."""
+    """Scores of queries against the output of `rows` for passages and hard negatives."""
 
     def __init__(self, rows):
         super().__init__()
@@ -492,7 +492,7 @@ def test_outputs_are_examined_once_for_batches_of_a_kind(settings, monkeypatch):
 
 
 class Auxiliary(keras.Model):
-    """Has another output in training."""
+    """Has an additional output in training."""
 
     def __init__(self):
         super().__init__()
@@ -529,7 +529,7 @@ def test_a_model_with_an_output_for_training_alone_is_examined_in_training(repli
 
 
 class OfShape(keras.Model):
-    """Returns what is known to have this shape, and no more of it."""
+    """Returns tensors whose static shape is only this."""
 
     def __init__(self, shape):
         super().__init__()

@@ -1,4 +1,4 @@
-"""%%workers in a cell: what the code sees of the notebook, what it is told otherwise, and how lines count."""
+"""The %%workers magic: the notebook names that the code sees, its error messages, and its line numbers."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def shell(module_shell):
 
 
 def workers(shell, line, code):
-    """Run a cell that starts with %%workers; raise what it raises."""
+    """Run a cell that starts with %%workers; raise its error."""
     shell.run_cell(f"%%workers {line}\n{code}").raise_error()
 
 

@@ -1,4 +1,4 @@
-"""Counting and timing on a clock that only moves when a batch is taken; sources, batches and progress."""
+"""Counting and timing on a simulated clock that advances when a batch is taken; sources, batches and progress."""
 
 import time
 from itertools import chain, repeat
@@ -191,7 +191,7 @@ def test_a_visit_does_not_say_how_long_a_batch_takes(clock):
 
 
 def test_a_drain_goes_on_while_batches_lie_ready_also_where_one_pull_waits(clock):
-    """200 batches lie ready and cost a tenth; every twentieth of them waits, as where the system takes a core away."""
+    """200 buffered batches cost a tenth; every twentieth waits, as if the system took the core away."""
     costs = chain(repeat(0.01, 200), ([*[0.001] * 19, 0.008] * 10), repeat(0.01))
     made = Measured(Source(clock, lambda _: next(costs)), "source", Progress(None))
     made.warm_up(10)
@@ -202,7 +202,7 @@ def test_a_drain_goes_on_while_batches_lie_ready_also_where_one_pull_waits(clock
 
 
 def test_of_short_passes_whole_ones_are_measured(clock):
-    """The first of 20 batches costs as much as all others together."""
+    """The first of 20 batches takes as long as all others together."""
     cost = 0.19, *[0.01] * 19
     made = Measured(Source(clock, lambda batch: cost[batch % 20], [32] * 20), "source", Progress(None))
     made.warm_up(10)

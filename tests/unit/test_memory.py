@@ -1,4 +1,4 @@
-"""Peak memory in a process of its own: what it counts, what it says, and that nothing is left behind."""
+"""Peak memory in a separate process: what it counts, its messages, and that nothing is left behind."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch import peak_memory as memory
 from bigtrain_nb.launch.peak_memory import peak_memory
 
-MANY = 2**17  # float64 of a MiB
+MANY = 2**17  # float64 values in a MiB
 MIB = 2**20
 more_ends = pytest.mark.more("a process that loads TensorFlow for one more way in which it ends")
 
@@ -64,7 +64,7 @@ def test_a_closure_of_a_notebook_cell_works_with_its_globals():
 
 
 def told(monkeypatch, capsys, gpus, infos):
-    """Return what a process tells of a function that takes nothing, where TensorFlow sees these GPUs."""
+    """Return a process's report for a function that allocates nothing, if TensorFlow sees these GPUs."""
     infos = iter(infos)
     monkeypatch.setattr(memory, "peak_resident", lambda: psutil.Process().memory_info().rss + 30 * MIB)
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
@@ -140,7 +140,7 @@ def test_an_interrupt_ends_the_process(tmp_path):
         found.append(id_of_child(path))
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:

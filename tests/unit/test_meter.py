@@ -1,4 +1,4 @@
-"""`bt.Meter`: what counts and what does not, on a clock that only moves when told; gradients against those by hand."""
+"""`bt.Meter`: what counts and what does not, on a simulated clock; gradient statistics against those by hand."""
 
 import math
 
@@ -14,12 +14,12 @@ from bigtrain_nb.advanced.watch import meter as module
 from bigtrain_nb.advanced.watch.meter import tracings_of
 from bigtrain_nb.common.quiet import keras, tf
 
-STEP = 0.0625  # seconds that an execution takes, so that a round has four
+STEP = 0.0625  # seconds per execution, so that a round has four
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock of which an execution takes a sixteenth of a second."""
+    """A clock that each execution advances by 1/16 s."""
     clock = Clock()
     make = keras.Model.make_train_function
 
@@ -47,14 +47,14 @@ def dense(width=6):
 
 
 def metered(model, sizes, callbacks=(), **run):
-    """Return a meter that was in the `fit` of batches of these sizes."""
+    """Fit batches of these sizes; return the meter."""
     meter = bt.Meter()
     model.fit(batches(sizes, *examples(sum(sizes))), verbose=0, callbacks=[meter, *callbacks], **run)
     return meter
 
 
 def counted(meter):
-    """Return the examples and the seconds of all rounds, with the one that is not complete."""
+    """Return the examples and seconds of all rounds, including the incomplete one."""
     rounds = [*meter._rounds, (meter._examples, meter._seconds)]
     return tuple(map(sum, zip(*rounds, strict=True)))
 
@@ -63,7 +63,7 @@ def counted(meter):
 def test_examples_are_those_that_the_steps_saw_also_of_a_short_last_batch(clock, in_place):
     model = bt.Model.of(dense(), micro_batches=2) if in_place else dense()
     model.compile("sgd", "mse")
-    model.fit(batches([8, 3], *examples(11)), verbose=0)  # Keras 3.16 traces a short batch anew, which no meter counts
+    model.fit(batches([8, 3], *examples(11)), verbose=0)  # Keras 3.16 retraces for a short batch
     meter = metered(model, [8] * 12 + [3], epochs=2)
     assert set(meter.result.rounds[:2]) == {8 / STEP}
     assert meter.result.unit == "examples/s" and "not paired" in meter.result.name
@@ -132,7 +132,7 @@ def test_executions_that_trace_are_left_out(clock):
     model.compile("sgd", "mse")
     x, y = examples(48)
     meter = bt.Meter()
-    for size in (8, 4):  # batches of another known size are another graph
+    for size in (8, 4):  # each known batch size has its own graph
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
         model.fit(data, verbose=0, callbacks=[meter])
     assert clock.now > 2000
@@ -296,16 +296,16 @@ def test_mfu_is_not_told_where_work_is_not_counted():
 def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch):
     model = dense()
     model.compile("sgd", "mse")
-    assert metered(model, [8] * 12).mfu is None  # no CPU has a published peak
+    assert metered(model, [8] * 12).mfu is None  # CPUs have no published peak
     for there in (utilization, module):
         monkeypatch.setattr(there, "accelerator_here", lambda: bt.ACCELERATORS["T4"])
     meter = metered(model, [8] * 12)
-    flops = 2 * (6 * 4 * 2 + 4 * 3)  # of an example: forward and weights, and through the second layer
+    flops = 2 * (6 * 4 * 2 + 4 * 3)  # per example: forward and weight gradients, and the second layer's input gradient
     assert meter.mfu == pytest.approx(meter.result.median * flops / 8.1e12)
 
 
 class OfCudnn(keras.layers.Layer):
-    """What a GPU makes of LSTM(8); without one it can be traced but not run."""
+    """LSTM(8) as on a GPU; without one it can be traced but not run."""
 
     def build(self, shape):
         self.weights_of_all = self.add_weight((4 * 8 * (8 + 8 + 2),))
@@ -358,7 +358,7 @@ def two_layers(**settings):
 
 
 def square_and_covariance(x, y, pieces, names):
-    """Return |G|² and tr(Σ) of some weights by hand, from slices of a batch: the formulas for uneven pieces."""
+    """Return |G|² and tr(Σ) of some weights by hand, by the formulas for micro-batches of unequal size."""
     model = two_layers()
     weights = [weight for weight in model.trainable_variables if weight.path.split("/")[-2] in names]
 
@@ -382,7 +382,7 @@ def parts(rows, count):
 COUNT, HALF = 22, 11
 ALL = list(range(COUNT))
 BY_REPLICA = [piece for half in (ALL[:HALF], ALL[HALF:]) for piece in parts(half, 3)]
-WAYS = {  # replicas, settings, and the pieces of the batch that weights of the first and the second layer come in
+WAYS = {  # replicas, settings, micro-batches of the first and of the second layer's gradients
     "micro-batches": (1, {"micro_batches": 3}, parts(ALL, 3), parts(ALL, 3)),
     "replicas": (2, {}, [ALL[:HALF], ALL[HALF:]], [ALL[:HALF], ALL[HALF:]]),
     "both": (2, {"micro_batches": 3}, BY_REPLICA, BY_REPLICA),
@@ -419,7 +419,7 @@ def test_a_step_has_the_norm_and_the_noise_that_its_pieces_have_by_hand(way):
 
 
 def noisy(count, width, seed=0):
-    """Examples whose gradients at weights of zero are x: tr(Σ) is the width, |G|² that of the mean of x."""
+    """Return examples whose gradients at zero weights are x: tr(Σ) is the width, |G|² that of the mean of x."""
     mean = np.full(width, 0.25)
     x = np.random.default_rng(seed).normal(mean, 1.0, [count, width]).astype("float32")
     return x, np.full([count, 1], -0.5, "float32"), width / (mean @ mean)

@@ -1,4 +1,4 @@
-"""Micro-batches that are written out one after the other, as graphs."""
+"""Graphs of unrolled micro-batches."""
 
 from bigtrain_nb.common.batches import sum_written_out
 from bigtrain_nb.common.quiet import tf
@@ -7,7 +7,7 @@ WEIGHTS = 20
 
 
 def test_a_part_waits_for_the_sums_before_by_one_node():
-    """An edge from each of many sums to each node made a graph of fully sharded layers larger than its tensors."""
+    """An edge from each sum to each node once made the graph of fully sharded layers larger than its tensors."""
 
     def one_part(start, length):
         return {"gradients": [tf.fill([length], 1.0 * start) for _ in range(WEIGHTS)]}

@@ -1,4 +1,4 @@
-"""What a batch may hold, how its losses are weighed and cut, and the errors where they cannot be."""
+"""Supported batches, weighting and splitting of their losses, and errors for unsupported ones."""
 
 import warnings
 from functools import partial
@@ -15,7 +15,7 @@ from bigtrain_nb.common.replicas import own_copy
 layers = keras.layers
 MSE = keras.losses.MeanSquaredError
 X, Y = examples(22)
-WEIGHTS = np.geomspace(0.01, 10, 22).astype("float32")  # of very unlike sums in slices and replicas
+WEIGHTS = np.geomspace(0.01, 10, 22).astype("float32")  # with very different sums in micro-batches and replicas
 
 
 def plain(make, outputs=1):
@@ -135,7 +135,7 @@ def test_a_masked_loss_is_the_mean_over_the_valid_places_of_the_batch(reduction,
 
 
 def test_the_noise_of_a_masked_loss_is_that_of_the_same_loss_by_sample_weights():
-    """Which are counted before a step, and a mask in it."""
+    """Sample weights are counted before a step, a mask within it."""
     scales = []
     for is_masked in (True, False):
         keras.utils.set_random_seed(1)
@@ -232,9 +232,9 @@ def test_an_empty_share_is_evaluated_as_nothing_also_where_means_are_somebodys_o
         with on(replicas):
             model = taken(Own())
             model.compile("sgd", metrics=[own_mean])
-            shown.append(model.evaluate(X[:9], Y[:9], batch_size=4, verbose=0, return_dict=True))  # the last has one
+            shown.append(model.evaluate(X[:9], Y[:9], batch_size=4, verbose=0, return_dict=True))  # the last has 1
     assert shown[1]["loss"] == pytest.approx(shown[0]["loss"], rel=1e-5)
-    assert np.isfinite(shown[1]["own_mean"])  # a number of a batch, which is one of a share here
+    assert np.isfinite(shown[1]["own_mean"])  # per batch; here per share
 
 
 def test_evaluation_counts_shares_by_their_weights_where_the_loss_does():
@@ -524,7 +524,7 @@ def test_ragged_inputs_in_micro_batches_are_refused():
 
 
 def test_two_replicas_leave_the_arrays_that_a_generator_yields_as_they_are():
-    """Stock Keras writes into them: see test_upstream.py."""
+    """Stock Keras overwrites them: see test_upstream.py."""
     wide = np.repeat(Y[:16], 16, axis=1)
     x, y = aligned(wide + 1), aligned(wide)
     with on(2):

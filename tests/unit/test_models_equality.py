@@ -1,6 +1,6 @@
-"""Training cut over replicas and micro-batches leaves the weights of stock Keras on one device with the whole batch.
+"""Training on replicas and micro-batches gives the weights of stock Keras on one device with the full batch.
 
-Gradients are reduced once in each step, and an inf on one replica skips the step on all.
+Gradients are reduced once per step, and an inf on one replica skips the step on all.
 """
 
 from functools import cache, partial
@@ -89,7 +89,7 @@ MIXED = [("mixed_float16", 2e-3), pytest.param("mixed_bfloat16", 1.5e-2, marks=O
 
 @pytest.mark.parametrize(("policy", "near"), MIXED)
 def test_mixed_precision_stays_within_its_rounding(policy, near):
-    """Sums of slices round in another order. Measured: up to 5e-4 (float16) and 5e-3 (bfloat16) from the whole batch
+    """Sums over micro-batches round differently. Measured: up to 5e-4 (float16) and 5e-3 (bfloat16) from the full batch
     in the same precision, which is itself up to 1.2e-3 and 6e-3 from float32.
     """
     model = cut("global_clipnorm", 4, 3, policy)
@@ -100,13 +100,13 @@ def test_mixed_precision_stays_within_its_rounding(policy, near):
 
 @pytest.mark.parametrize(("policy", "near"), [("float16", 5e-3), pytest.param("bfloat16", 5e-2, marks=OTHER_16_BITS)])
 def test_gradients_of_16_bit_weights_are_summed_in_32(policy, near):
-    """Measured: 1.5e-3 and 1.7e-2 in every cut, of weights whose last bit is worth 1e-3 and 8e-3."""
+    """Measured: 1.5e-3 and 1.7e-2 in every setup, for weights whose last bit is worth 1e-3 and 8e-3."""
     assert distance(cut("momentum", 2, 40, policy), stock("momentum", policy)) < near
 
 
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (2, 3)])
 def test_the_end_of_a_dataset_of_unknown_size_is_no_step(replicas, micro_batches):
-    """Stock Keras decays the weights and counts a step once more in every epoch: see test_upstream.py."""
+    """Stock Keras applies weight decay and counts a step once more per epoch: see test_upstream.py."""
     known = tf.data.Dataset.from_tensor_slices(examples(40)).batch(10, drop_remainder=True)
     unknown = known.filter(lambda *_: True)
     decaying = partial(keras.optimizers.AdamW, 0.01, weight_decay=1.0, epsilon=1e-4)
@@ -131,7 +131,7 @@ def test_gradients_are_reduced_once_in_a_step(micro_batches, monkeypatch):
 
 
 STEPS, BATCH = 7, 12
-POISONED = {1: 0, 3: 5, 5: 11}  # step: which of its examples holds an inf, so every replica and slice is hit once
+POISONED = {1: 0, 3: 5, 5: 11}  # {step: its example with an inf}; hits every replica and micro-batch once
 
 
 class Record(keras.callbacks.Callback):

@@ -1,4 +1,4 @@
-"""What `fit` offers works with a cut step: callbacks, validation, resuming, compiled and eager steps, histories."""
+"""`fit` with split steps: callbacks, validation, resuming, compiled and eager steps, histories."""
 
 from functools import partial
 from itertools import product
@@ -52,7 +52,7 @@ EVERY_CUT = pytest.mark.more("every way to run a step x every cut of a batch")
 
 @pytest.mark.parametrize(("how", "cut"), in_two_tiers(CUTS, EACH_ONCE, EVERY_CUT), ids=str)
 def test_compiled_and_eager_steps_equal_the_whole_batch(how, cut):
-    """Slices of 8 examples: 4 divide them, 3 do not."""
+    """Batches of 8 examples: 4 micro-batches divide them evenly, 3 do not."""
     data, micro_batches = cut
     whole = trained(lambda: net(keras.Model), data, ADAM, jit_compile=False)
     model = trained(lambda: net(micro_batches=micro_batches), data, ADAM, **how)
@@ -77,7 +77,7 @@ def test_a_model_without_shapes_is_built_from_a_batch_of_the_epoch():
 
 
 class NotesSizes(keras.layers.Layer):
-    """Writes down how many examples come in one after the other."""
+    """Records the number of examples in each call."""
 
     sizes = []
 
@@ -104,13 +104,13 @@ def test_arrays_validation_split_and_steps_per_epoch():
     assert set(model.history.history) == {"loss", "mae", "val_loss", "val_mae"}
     assert model.optimizer.iterations.numpy() == 6
     model.fit(DATA.repeat(), steps_per_epoch=3, validation_data=DATA, validation_steps=2, verbose=0, shuffle=False)
-    assert model.optimizer.iterations.numpy() in {9, 10}  # two at a time
+    assert model.optimizer.iterations.numpy() in {9, 10}  # two per execution
 
 
 @pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
 def test_several_steps_an_execution_end_where_single_steps_do(how):
-    """The last of the two executions has one step left of its three."""
+    """The last of the two executions has only one of its three steps."""
 
     def run(replicas, **how):
         seen = []
@@ -134,8 +134,8 @@ def test_several_steps_an_execution_end_where_single_steps_do(how):
     assert evaluated == pytest.approx(one_evaluated, rel=1e-5)
     np.testing.assert_allclose(predicted, one_predicted, atol=1e-5)
     assert model.optimizer.iterations.numpy() == 4
-    assert [batch for batch, _ in seen] == [2, 5]  # Keras counts whole executions
-    assert seen[0][1] == pytest.approx(one_seen[2][1], rel=1e-4)  # the logs of its last step
+    assert [batch for batch, _ in seen] == [2, 5]  # Keras counts executions
+    assert seen[0][1] == pytest.approx(one_seen[2][1], rel=1e-4)  # the logs of the last step
 
 
 @pytest.mark.usefixtures("each_reduction")
@@ -148,7 +148,7 @@ def test_a_schedule_and_an_average_of_the_weights():
 
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (4, 3)])
 def test_history_is_exact_with_a_short_last_batch(replicas, micro_batches):
-    """Also the losses of single outputs, which stock Keras averages over batches, short ones counted like full ones."""
+    """Including losses of single outputs, which stock Keras averages over batches regardless of their size."""
     with on(replicas):
         inputs = keras.Input((6,))
         heads = [keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")]
@@ -198,7 +198,7 @@ def test_no_step_warns(recwarn):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_step_is_traced_once_for_each_replica(replicas):
-    of_two_lengths = 2 if replicas > 1 else 0  # by which outputs of pairs are known
+    of_two_lengths = 2 if replicas > 1 else 0  # to detect outputs over pairs of examples
     assert traces_of_first_step(bt.Model, DATA, replicas) == replicas + of_two_lengths
 
 
@@ -230,7 +230,7 @@ def test_in_an_evaluation_too_a_sum_is_that_of_the_whole_batch():
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_end_of_a_dataset_of_unknown_size_counts_no_batch(replicas):
-    """TensorFlow computes there what needs no value of a batch, as how many examples batches of a known size have."""
+    """At the end TensorFlow still computes values known without a batch, for example a known batch size."""
     with on(replicas):
         model = net()
         model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])

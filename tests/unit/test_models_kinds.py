@@ -1,4 +1,4 @@
-"""Every kind of model, data and loss trains on two replicas in slices as stock Keras on one device at once."""
+"""All kinds of models, data and losses train on two replicas in micro-batches as in stock Keras on one device."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
-COUNT, BATCH = 28, 14  # 14 examples are 7 for each replica, and slices of 3, 3, 1
+COUNT, BATCH = 28, 14  # 14 examples are 7 per replica, in micro-batches of 3, 3, 1
 X, Y = examples(COUNT)
 WORDS = np.random.default_rng(3).integers(0, 9, (COUNT, 5))
 CLASSES = np.arange(COUNT) % 3
@@ -48,7 +48,7 @@ def words(make):
 
 
 class Spare(layers.Layer):
-    """Has a weight that no output depends on, and adds a loss."""
+    """Has an unused weight, and adds a loss."""
 
     def build(self, shape):
         self.used, self.unused = self.add_weight((shape[-1],)), self.add_weight((2,))
@@ -64,7 +64,7 @@ def spare(make):
 
 
 def own_model(make):
-    """A subclass with a metric, a loss without ``training`` and a call without it."""
+    """Return a subclass with a metric, and a loss and a call without ``training``."""
 
     class Own(keras.Model if make is keras.Model else bt.Model):
         def __init__(self, **options):
@@ -132,7 +132,7 @@ def test_two_replicas_in_slices_equal_stock_keras_at_once(case):
 
 
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
-@pytest.mark.parametrize("count", [5, 7])  # in batches of 4: on the last one replica has no example, or one of three
+@pytest.mark.parametrize("count", [5, 7])  # in batches of 4: in the last, one replica has no example, or one of three
 def test_what_an_own_compute_metrics_adds_is_a_mean_over_the_examples(count, how):
     class Own(keras.Model):
         def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -153,7 +153,7 @@ def test_what_an_own_compute_metrics_adds_is_a_mean_over_the_examples(count, how
     [(adam, 1, 1), (partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.05), 1, 3), (adam, 2, 1)],
 )
 def test_words_that_a_batch_uses_often_count_like_other_weights(optimizer, replicas, micro_batches):
-    """Stock Keras squares and measures the gradient of each use apart: see test_upstream.py."""
+    """Stock Keras squares and clips the gradient of each use separately: see test_upstream.py."""
     data = tf.data.Dataset.from_tensor_slices((WORDS[:, :4], Y)).batch(BATCH)
     make = partial(bt.Model, micro_batches=micro_batches)
     embedding = layers.Embedding(9, 4, embeddings_initializer="ones")

@@ -1,4 +1,4 @@
-"""Functional, subclassed and taken-over models: built, saved, loaded, copied, quantised."""
+"""Functional, subclassed and converted models: built, saved, loaded, copied, quantized."""
 
 import copy
 import pickle
@@ -83,7 +83,7 @@ def test_a_saved_model_goes_on_exactly_where_it_was(kind, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
     for one in (model, loaded):
         one.fit(DATA, verbose=0, shuffle=False)
-    if kind != "of subclass":  # a .keras file does not hold where the random numbers of its Dropout stood
+    if kind != "of subclass":  # a .keras file lacks the state of this Dropout's random generator
         assert distance(loaded, model) == 0
     assert loaded.optimizer.iterations.numpy() == 6
 
@@ -123,10 +123,10 @@ def test_a_subclass_may_call_init_with_inputs_and_outputs():
     assert isinstance(model, bt.Model) and isinstance(model, Functional)
     assert model.width == 4 and model.micro_batches == 2 and len(model.layers) == 3
     assert np.isfinite(fitted(model).predict(X, verbose=0)).all()
-    assert not isinstance(fitted(Subclass()), Functional)  # other classes are as they were
+    assert not isinstance(fitted(Subclass()), Functional)  # other classes are unchanged
 
 
-THAT_DROPS_NONE = partial(KerasSubclass, 0.0)  # for XLA draws other random numbers
+THAT_DROPS_NONE = partial(KerasSubclass, 0.0)  # XLA draws other random numbers
 BY_XLA = product([Subclass, THAT_DROPS_NONE, sequential, partial(FunctionalSubclass, 4)], [1, 3])
 EVERY_KIND = pytest.mark.more("XLA x every kind of model x with and without micro-batches")
 
@@ -135,7 +135,7 @@ EVERY_KIND = pytest.mark.more("XLA x every kind of model x with and without micr
     ("build", "micro_batches"), in_two_tiers(BY_XLA, [(Subclass, 3), (THAT_DROPS_NONE, 3)], EVERY_KIND)
 )
 def test_models_of_all_kinds_train_under_xla_as_without(build, micro_batches):
-    """Keras takes XLA by itself where there is a GPU, also for models that only the first batch builds."""
+    """With a GPU, Keras uses XLA by default, even for models built by the first batch."""
     ends = []
     for by_xla in (True, False):
         keras.utils.set_random_seed(1)
@@ -143,7 +143,7 @@ def test_models_of_all_kinds_train_under_xla_as_without(build, micro_batches):
         model.compile(keras.optimizers.AdamW(0.01), "mse", jit_compile=by_xla)
         model.fit(DATA, verbose=0, shuffle=False)
         ends.append(model)
-    assert distance(*ends) < 1e-3  # Adam makes much of the last digits of small gradients
+    assert distance(*ends) < 1e-3  # Adam amplifies rounding errors of small gradients
 
 
 def test_of_changes_the_model_itself_and_it_stays_compiled():
@@ -190,7 +190,7 @@ class OwnStep(keras.Model):
 
 
 class StepOfModel(bt.Model):
-    """A subclass of ours with a step of its own, which comes to ours if told to."""
+    """A subclass of `bt.Model` with a custom step, which can call ours."""
 
     def __init__(self, comes_to_ours, **options):
         super().__init__(**options)
@@ -254,7 +254,7 @@ def test_a_loaded_model_has_what_was_asked_for_and_the_state_of_its_optimizer(tm
 
 
 def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
-    """A save that fails leaves the file that was there, and nothing beside it."""
+    """A failed save leaves the old file, and no temporary one."""
     model = net()
     for name in ("model.keras", "model.h5", "model.weights.h5"):
         save = model.save_weights if name.endswith("weights.h5") else model.save

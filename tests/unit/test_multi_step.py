@@ -1,4 +1,4 @@
-"""Several steps in one program of XLA: the same training as by single steps."""
+"""Multiple steps in one XLA program train as single steps do."""
 
 import threading
 
@@ -55,7 +55,7 @@ def test_four_steps_are_four_single_steps(settings):
     assert history.keys() == history_of_four.keys()
     for name, values in history.items():
         np.testing.assert_allclose(values, history_of_four[name], rtol=1e-5)
-    assert list(losses_of_four) == [3, 7, 11]  # as stock Keras counts a last group that is short
+    assert list(losses_of_four) == [3, 7, 11]  # as stock Keras counts a short last group
     for batch, loss in losses_of_four.items():
         np.testing.assert_allclose(loss, losses[min(batch, 10)], rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Each row of notebooks/older-tutorials.md: the old call does today what the page says, and today's line runs."""
+"""Each row of notebooks/older-tutorials.md: the old call has the outcome stated there, and today's line runs."""
 
 import json
 import os
@@ -20,16 +20,16 @@ ROWS = [
     if line.startswith("|") and not line.startswith(("|---", "| often printed"))
 ]
 CODE = re.compile(r"`([^`]+)`")
-# Rows whose first cell is no line of Python: each has a test of its own below.
+# Rows whose first cell is not a line of Python: each has its own test below.
 IN_TWO_WORKERS = ['the same, "for pipeline parallelism"', "`model.fit(dataset)` in two workers of it"]
 MIRRORED = "`gradient_accumulation_steps=4` and `fit` under `MirroredStrategy`"
 LINES = [row for row in ROWS if row[0] not in [*IN_TWO_WORKERS, MIRRORED]]
-SAID = {  # what a row that raises nothing says, in what it became
+SAID = {  # the value of an old line that raises nothing
     "tf.data.experimental.AUTOTUNE": "-1",
     "optimizer.lr = 0.01": "learning rate 0.10",
     "dataset.apply(tf.data.experimental.snapshot(folder))": "1",
 }
-NOW = {  # what today's line gives
+NOW = {  # the value of today's line
     "tf.data.AUTOTUNE": "-1",
     "optimizer.learning_rate = 0.01": "learning rate 0.01",
     'keras.mixed_precision.set_global_policy("mixed_float16")': "mixed_float16",
@@ -49,7 +49,7 @@ def now(row):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """{line: what became of it}, all in one process of their own."""
+    """{line: its outcome}, from one separate process."""
     folder = tmp_path_factory.mktemp("older")
     lines = [line for row in LINES for line in (old(row), now(row))]
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_the_old_call_does_what_the_page_says(row, found):
     if error:
         names = set(re.findall(r"[a-zA-Z_]\w+", old(row))) - {"tf", "keras", "model", "optimizer"}
         called = [name for name in names if name in did["words"]]
-        assert called, did  # it raised for this call, and not on the way to it
+        assert called, did  # this call raised, not an earlier one
     else:
         assert row[1].startswith("runs: ")
         assert did["value"] == SAID.get(old(row), did["value"])

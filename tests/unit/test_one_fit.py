@@ -1,4 +1,4 @@
-"""One `fit` that can go on: callbacks of Keras see one training, before a restart and after it."""
+"""A resumable `fit`: Keras callbacks see one training run across a restart."""
 
 import warnings
 from collections import Counter
@@ -38,7 +38,7 @@ def sgd(**options):
 
 
 def fitted(folder, epochs, given, make=model_of, crash_after=None, every=None):
-    """Train in one `fit`, which may crash after so many steps; return the `Resume` and the History, None if crashed."""
+    """Train in one `fit`, optionally with a crash; return the `Resume` and the History, None after a crash."""
     resume = Resume(folder, make(), every)
     ends = [At(crash_after, crash)] if crash_after else []
     run = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0}
@@ -49,7 +49,7 @@ def fitted(folder, epochs, given, make=model_of, crash_after=None, every=None):
 
 
 def cut_and_resumed(folder, epochs, make_callbacks, crash_after, **settings):
-    """Train undisturbed, then with a crash and a restart; return both Histories and all three lists of callbacks."""
+    """Train undisturbed, then with a crash and a restart; return both Histories and the three callback lists."""
     lists = [make_callbacks() for _ in range(3)]
     whole = fitted(folder / "whole", epochs, lists[0], **settings)
     _, crashed = fitted(folder / "cut", epochs, lists[1], crash_after=crash_after, **settings)
@@ -192,8 +192,8 @@ def test_batches_made_from_their_numbers_are_not_made_again(how, tmp_path):
     read = []
     assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=by_number(read, **how)) == expected
     counts = Counter(read)
-    assert [counts[0, number] for number in range(4)] == [1] * 4  # read once more, to see that the order is the same
-    assert len(counts) == (BATCHES - 1) * EPOCHS and counts.total() <= len(counts) + 2  # that many at once read ahead
+    assert [counts[0, number] for number in range(4)] == [1] * 4  # read once more to check the order
+    assert len(counts) == (BATCHES - 1) * EPOCHS and counts.total() <= len(counts) + 2  # two are prefetched
 
 
 def test_random_numbers_on_the_way_are_drawn_again():
@@ -251,7 +251,7 @@ def test_best_weights_are_looked_for_again_after_a_restart_which_says_so(tmp_pat
     assert crashed is None and "best" not in capsys.readouterr().out
     (stop,) = again = stops()
     _, history = fitted(tmp_path, 8, again)
-    assert history.epoch == [0, 1, 2, 3, 4] and stop.best_epoch == 2  # the first that it saw
+    assert history.epoch == [0, 1, 2, 3, 4] and stop.best_epoch == 2  # the first epoch that it saw
     assert "begins again after 2 epochs; ModelCheckpoint(path, save_best_only=True) keeps" in capsys.readouterr().out
     saved = "".join(path.read_bytes().decode("latin-1") for path in tmp_path.glob("ckpt-*.data*"))
     assert "best_epoch" in saved and "best_weights" not in saved

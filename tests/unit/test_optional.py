@@ -1,4 +1,4 @@
-"""What works without Jupyter and without what only the workbook needs, as on a node of a cluster; and what is said."""
+"""Features that work without Jupyter and the workbook's dependencies, as on a cluster node; and error messages."""
 
 import subprocess
 import sys

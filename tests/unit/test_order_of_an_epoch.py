@@ -1,4 +1,4 @@
-"""An epoch that is resumed has the order that it had, wherever that comes from; or it is refused in words."""
+"""A resumed epoch keeps its order, whatever determines it, or is refused with a message."""
 
 import random
 
@@ -98,7 +98,7 @@ def test_a_shuffle_at_random_in_a_function_is_refused(tmp_path):
 
 @pytest.mark.parametrize("make_epoch", AT_EACH_CALL.values(), ids=AT_EACH_CALL)
 def test_an_order_of_another_process_is_refused(make_epoch, tmp_path, monkeypatch):
-    """Within a process it is always the same, as what is drawn when a module is loaded."""
+    """The order is constant within a process, for example drawn when a module is loaded."""
     tf.random.set_seed(0)
     monkeypatch.setattr("bigtrain_nb.train.resume.refuse_an_order_of_each_call", lambda *_: None)
     monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_random_order", lambda *_: None)
@@ -153,7 +153,7 @@ def mirrored_at_random(image, *more):
 
 
 def noisy(image, *more):
-    """Add what nobody seeded, of the size by which rows may differ and be the same: one pair of readings in two is."""
+    """Add unseeded noise as large as the tolerance for equal rows: about half of repeated readings match."""
     noise = tf.numpy_function(lambda: np.random.default_rng().normal(size=(8, 8, 3)), [], tf.float64)
     return tf.cast(image, tf.float64) + noise, *more
 
@@ -231,7 +231,7 @@ def test_a_loop_of_ones_own_is_refused_too(tmp_path):
         loop(Resume(tmp_path, model_of(), every=2), lambda: in_order(np.arange(49)), 5)
     with pytest.raises(ValueError, match="this dataset of epoch 0 does not begin with"):
         loop(Resume(tmp_path, model_of(), every=1), lambda: in_order(np.arange(48, -1, -1)))
-    assert Resume(tmp_path, model_of()).step == 4  # nothing of another order was saved
+    assert Resume(tmp_path, model_of()).step == 4  # nothing was saved from the other order
     loop(Resume(tmp_path, model_of()), lambda: in_order(np.arange(49)))
 
 
@@ -256,7 +256,7 @@ def test_checkpoints_that_have_no_first_batches_are_read(tmp_path, monkeypatch):
 
 
 def test_an_order_that_moves_on_with_each_pass_is_not_moved_on_by_the_check(tmp_path):
-    """One dataset for all epochs, as many loops of one's own have it."""
+    """One dataset for all epochs, as in many custom loops."""
 
     def made_once():
         dataset = SLICES((X, Y)).shuffle(len(X), seed=1).batch(BATCH)
@@ -409,7 +409,7 @@ def test_workers_compare_batches_with_a_part_that_is_none():
 
 
 def unwritten(dataset):
-    """Return the same dataset, whose graph cannot be written; so it is with arrays of 2 GiB and more."""
+    """Return the dataset with a graph that cannot be serialized, as with arrays of 2 GiB and more."""
     return dataset.apply(tf.data.experimental.copy_to_device("/cpu:0"))
 
 
@@ -488,5 +488,5 @@ def test_make_epoch_is_called_seldom_and_its_graph_is_written_once_each(tmp_path
         return made[-1]
 
     Resume(tmp_path, model_of()).data(make)
-    assert len(made) == 2  # what is looked at, and what is trained on
+    assert len(made) == 2  # one to examine, one to train on
     assert len(written) == 2

@@ -1,4 +1,4 @@
-"""The layer that was made to overflow is named, whatever the model, the direction and the policy; nothing changes."""
+"""The overflowing layer is named for any model, direction and policy; nothing is modified."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ BATCH = examples(12)
 
 @keras.saving.register_keras_serializable("tests")
 class Zero(layers.Layer):
-    """Gives its input back, with a division by zero forward or a slope of infinity backward."""
+    """Returns its input, with a division by zero forward or an infinite slope backward."""
 
     def __init__(self, where, **kwargs):
         super().__init__(**kwargs)
@@ -27,7 +27,7 @@ class Zero(layers.Layer):
 
 
 class Deep(keras.Model):
-    """Layers one after the other, called by Python."""
+    """A subclassed model that calls layers in sequence."""
 
     def __init__(self, deep):
         super().__init__()
@@ -40,7 +40,7 @@ class Deep(keras.Model):
 
 
 def twelve(seed, planted=None):
-    """Return twelve layers, one of them planted, and a thirteenth for the result."""
+    """Return twelve layers, one of them with a planted fault, and an output layer."""
     place = np.random.default_rng(seed).integers(12)
     deep = []
     for number in range(12):
@@ -169,7 +169,7 @@ def test_what_is_not_finite_before_the_step_is_said_as_such():
 
 
 class OwnStep(keras.Model):
-    """With a step of its own, which computes its loss by itself and does not scale it."""
+    """Has a custom step that computes its own loss and does not scale it."""
 
     def train_step(self, data):
         x, y = data
@@ -281,7 +281,7 @@ def test_an_optimizer_that_knows_its_weights_may_be_given_gradients_alone():
 
 def test_of_a_task_of_keras_hub_the_texts_go_through_its_preprocessor():
     class Task(keras.Sequential):
-        """What one has that matters here; the real ones are large."""
+        """The relevant part of a KerasHub task; real ones are large."""
 
         def __init__(self, *layers):
             super().__init__(*layers)

@@ -1,4 +1,4 @@
-"""The package's face: names load what they need, on first use, quietly and fast."""
+"""The public interface: names load their modules lazily, quietly and fast."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_an_import_changes_nothing_of_keras():
 
 
 def test_a_fresh_process_loads_what_was_saved(tmp_path):
-    """What has no layer of ours without us, the rest with `bt.load_model`."""
+    """Models without our layers load without the package, others with `bt.load_model`."""
     model = bt.recompute(bt.conv_net(image_size=16, nested_blocks=True, micro_batches=3), r"block_\d+")
     model.compile("adam", "mse")
     model.save(tmp_path / "model.keras")
@@ -170,7 +170,7 @@ def test_cusolver_is_loaded_from_where_pip_puts_it(tmp_path, monkeypatch):
     (tmp_path / "nvidia" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
-    quiet.load_cusolver()  # which is no library: what cannot be loaded is left to TensorFlow's own search
+    quiet.load_cusolver()  # not a library: a failed load is left to TensorFlow's own search
     loaded = []
     monkeypatch.setattr(quiet.ctypes, "CDLL", loaded.append)
     quiet.load_cusolver()

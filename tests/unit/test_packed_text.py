@@ -1,4 +1,4 @@
-"""Documents packed into rows train as each document alone would: in all models, on replicas, after a kill."""
+"""Packed documents train as separate documents would: in all models, on replicas, after a kill."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ LENGTH, VOCABULARY = hub_models.LENGTH, hub_models.VOCABULARY
 
 @cache
 def from_the_notebook():
-    """Return what the cells of notebook 10 define that prepare packed rows and wire a backbone of KerasHub anew."""
+    """Return notebook 10's definitions that prepare packed rows and rewire a KerasHub backbone."""
     known = {"bt": bt, "np": np, "keras": keras, "LENGTH": LENGTH}
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
     for name in ("def-examples", "with-segments"):
@@ -44,7 +44,7 @@ def llama():
 
 
 def packed_rows():
-    """Return seven rows of 10, 12, 12, 12, 11, 12 and 3 tokens: shares and micro-batches hold unlike numbers."""
+    """Return seven rows of 10, 12, 12, 12, 11, 12 and 3 tokens: token counts of shares and micro-batches differ."""
     lengths = np.array([12, 5, 7, 1, 4, 6, 2, 9, 3, 8, 2, 7, 3, 3])
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, lengths.sum())
     rows = bt.TokenRows(tokens, lengths, LENGTH)
@@ -52,7 +52,7 @@ def packed_rows():
 
 
 def moved(build, policy, batch, replicas=1, micro_batches=1):
-    """Return how a step of SGD on these rows changes the weights, as a vector."""
+    """Return the weight change of one SGD step on these rows, as a vector."""
     inputs, labels, weights = from_the_notebook()["examples"](batch)
     keras.config.set_dtype_policy(policy)
     keras.config.set_floatx(policy)
@@ -85,7 +85,7 @@ OTHERS = pytest.mark.more("every model of the notebook x every precision; in flo
         pytest.param(gpt, "float32", 1e-5, marks=OTHERS),
         (gpt, "float64", 1e-12),
         pytest.param(gpt2, "float64", 1e-12, marks=OTHERS),
-        pytest.param(llama, "float64", 1e-7, marks=OTHERS),  # its norm and rotary positions compute in float32 inside
+        pytest.param(llama, "float64", 1e-7, marks=OTHERS),  # its norm and rotary embedding compute in float32
     ],
 )
 def test_packed_rows_train_as_each_document_alone_would(build, policy, most):
@@ -120,8 +120,8 @@ def test_a_training_that_is_killed_in_an_epoch_ends_with_the_same_bits(tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     steps_read = []
     resumed = packed_training.train(tmp_path / "killed", steps_read=steps_read)
-    left = [step for step in steps_read if step > 3]  # the first four are read again, to be compared
-    first = min(left)  # tf.data reads ahead, so that the kill may come before the save after six steps
+    left = [step for step in steps_read if step > 3]  # the first four are reread for comparison
+    first = min(left)  # tf.data prefetches, so the kill may come before the save after six steps
     assert first in (4, 6) and sorted(set(left)) == list(range(first, packed_training.STEPS))
     for one, other in zip(undisturbed, resumed, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -1,4 +1,4 @@
-"""Pipelines over a reader's own data, and over damage."""
+"""Pipelines over a reader's own data, and over damaged data."""
 
 import os
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_own_records_as_dictionaries(tmp_path, vectorize):
 
 
 def damaged(crops, tmp_path, change):
-    """The crops with their second shard changed by ``change(path)``."""
+    """Return the crops with their second shard changed by ``change(path)``."""
     path = tmp_path / "damaged.tfrecord"
     path.write_bytes(Path(crops.shards[1]).read_bytes())
     change(path)
@@ -45,7 +45,7 @@ def damaged(crops, tmp_path, change):
 
 
 def spoil(path):
-    """Write the sixth image anew, with a broken JPEG."""
+    """Replace the sixth image by a corrupt JPEG."""
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     example = tf.train.Example.FromString(records[5])
     jpeg = example.features.feature["image"].bytes_list.value

@@ -1,4 +1,4 @@
-"""The orders of a pipeline of notebook 09 are those of the sources: the bubble, what is held, runs of layers."""
+"""The pipeline schedules of notebook 09 match their sources: bubble, micro-batches held, virtual stages."""
 
 import pytest
 

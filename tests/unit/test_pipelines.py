@@ -30,7 +30,7 @@ ALONE = [{name: value} for name, values in SETTINGS.items() for value in values]
 
 
 def combinations(number):
-    """Random halves of the settings, with random values."""
+    """Yield random halves of the settings, with random values."""
     rng = random.Random(0)
     found = []
     for _ in range(number):

@@ -1,4 +1,4 @@
-"""SIGTERM on any worker: how often the workers ask each other for it, and what each then knows."""
+"""SIGTERM on any worker: how often workers poll each other, and what each learns."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from bigtrain_nb.train.preemption import Preemption
 
 
 class Workers:
-    """Answers for two workers: this one, and another whose steps take ``seconds`` or that got SIGTERM."""
+    """Replies for two workers: this one, and another whose steps take ``seconds`` or which got SIGTERM."""
 
     def __init__(self, seconds=0.0, came=False):
         self.other, self.asked_at = [came, seconds], []
@@ -24,7 +24,7 @@ class Workers:
 
 
 def run(workers, steps, clock, seconds):
-    """Let ``steps`` pass, each of these seconds; return the step after which SIGTERM is known, None without one."""
+    """Run ``steps`` of ``seconds`` each; return the step after which SIGTERM is known, or None."""
     noted = Preemption(workers)
     for workers.step in range(1, steps + 1):
         clock.now += seconds
@@ -44,7 +44,7 @@ def test_they_ask_twice_as_rarely_until_a_quarter_of_a_second_is_between(clock):
     workers = Workers()
     assert preemption.ROUND_SECONDS == 0.5
     assert run(workers, 20, clock, 0.1) is None
-    # 0.1 s and 0.2 s are too soon: 2, then 4 steps. 0.4 s are not: 2 steps again, which are too soon
+    # 0.1 s and 0.2 s are too short: 2, then 4 steps. 0.4 s is not: 2 steps again, which are too short
     assert workers.asked_at == [1, 3, 7, 9, 13, 15, 19]
 
 

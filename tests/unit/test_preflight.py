@@ -1,4 +1,4 @@
-"""`bt.preflight` names the fault of a faulty training, gives no healthy one an error, and leaves all as it was."""
+"""`bt.preflight` finds the fault of faulty training, reports no error for healthy training, and changes nothing."""
 
 import inspect
 import json
@@ -41,7 +41,7 @@ HELPERS = {
     "order of classes": ["_order_of"],
     "label leakage": ["_answer_within"],
     "memory over passes": ["_tracings"],
-}  # of a check, that say more lines
+}  # {check: helpers that report further lines}
 QUICK = ["data", "leaks", "weights move", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
 
 
@@ -51,7 +51,7 @@ def seeded():
 
 
 def only(model, data, check, **more):
-    """Return the one line of one check; the group "memory" has another one."""
+    """Return the finding of one check; the group "memory" has another one."""
     (finding,) = [each for each in bt.preflight(model, data, checks=[check], **more).findings if each.check == check]
     return finding
 
@@ -76,7 +76,7 @@ def test_a_healthy_training_gets_no_error(name):
 
 
 def weights_after(examine, build):
-    """Return what `fit` leaves of a training: weights, slots, history; ``examine`` is called before."""
+    """Call ``examine``, then `fit`; return weights, optimizer state and history."""
     keras.utils.set_random_seed(3)
     model, data = build()
     examine(model, data)
@@ -142,7 +142,7 @@ def test_after_the_time_limit_no_check_begins():
 
 class Slow(layers.Layer):
     def call(self, x):
-        time.sleep(0.2)  # eagerly, at each call
+        time.sleep(0.2)  # eager: at each call
         return x
 
 
@@ -385,7 +385,7 @@ def test_state_that_no_checkpoint_holds_is_a_warning():
 
 def test_texts_go_through_the_preprocessor_of_a_task():
     class Task(keras.Sequential):
-        """As a task of KerasHub, which has a preprocessor and applies it in fit."""
+        """Like a KerasHub task, which applies its preprocessor in `fit`."""
 
         preprocessor = "one"
 
@@ -399,7 +399,7 @@ def test_texts_go_through_the_preprocessor_of_a_task():
     assert finding.verdict == "ok", finding
 
 
-TAUGHT = {  # a line that names a notebook, and words that this has
+TAUGHT = {  # {(check, notebook that it refers to): words in that notebook}
     ("matmul precision", "07"): "reverse_dtype",
     ("finite values", "11"): "Where does the NaN come from?",
     ("order of classes", "01"): "Step 4: shuffle",
@@ -793,7 +793,7 @@ def test_what_starts_at_zero_gets_its_gradient_after_an_update_of_several_steps(
 
 def test_classes_along_another_axis_are_skipped():
     inputs = keras.Input((3, 4, 4))
-    scores = layers.Permute((3, 1, 2))(layers.Dense(3)(layers.Permute((2, 3, 1))(inputs)))  # NCHW needs oneDNN
+    scores = layers.Permute((3, 1, 2))(layers.Dense(3)(layers.Permute((2, 3, 1))(inputs)))  # on CPUs, NCHW needs oneDNN
     model = keras.Model(inputs, layers.Softmax(axis=1)(scores))
     model.compile("sgd", keras.losses.CategoricalCrossentropy(axis=1))
     y = np.eye(3, dtype="float32")[np.zeros((8, 4, 4), int)].transpose(0, 3, 1, 2)
@@ -821,11 +821,11 @@ def test_a_frozen_teacher_of_a_step_of_ones_own_is_only_a_warning():
     assert finding.verdict == "warning" and "mean teacher" in finding.advice
 
 
-# Never "ok" for what was not looked at
+# Never "ok" without an examination
 
 
 class Squares(keras.losses.Loss):
-    """Compares what it is given as it is: Keras makes shapes alike only for functions."""
+    """Compares its arguments as they are: Keras aligns shapes only for functions."""
 
     def call(self, y_true, y_pred):
         return tf.reduce_mean((tf.cast(y_true, y_pred.dtype) - y_pred) ** 2, -1)
@@ -837,7 +837,7 @@ class Distances(keras.losses.Loss):
 
 
 class Ranks(keras.losses.Loss):
-    """Pairs of examples: meant to compare each with each, whatever the shape."""
+    """Deliberately compares all pairs of examples, whatever the shape."""
 
     def call(self, y_true, y_pred):
         y_true, y_pred = (tf.reshape(tf.cast(each, "float32"), [-1]) for each in (y_true, y_pred))
@@ -879,7 +879,7 @@ def speech(labels, steps=12, classes=6):
     return model, batched(x, np.array(labels), size=8)
 
 
-LABELS_OF_CTC = {  # and what is said of them
+LABELS_OF_CTC = {  # {case: (labels, part of the message)}
     "beyond": ([[1, 2, 6]] * 8, "labels from 1 to 6"),
     "minus one": ([[1, 2, -1]] * 8, "labels from -1 to 2"),
     "blank": ([[1, 0, 2]] * 8, "rows have a 0 before a label"),
@@ -1160,11 +1160,11 @@ def test_mobilenet_frozen_at_random_is_found():
     assert finding.verdict == "error", finding
 
 
-# What is left as it was
+# Unchanged state
 
 
 class Counts(layers.Layer):
-    """Has variables that no list of Keras knows."""
+    """Has variables that Keras does not track."""
 
     def build(self, shape):
         self.calls = {"all": tf.Variable(0.0, trainable=False)}
@@ -1346,7 +1346,7 @@ def test_frozen_weights_that_their_initializer_cannot_draw_are_not_called_traine
     class Scale(layers.Layer):
         def __init__(self):
             super().__init__(trainable=False)
-            self.kernel_initializer = keras.initializers.Orthogonal(seed=1)  # for matrices only
+            self.kernel_initializer = keras.initializers.Orthogonal(seed=1)  # only for matrices
 
         def build(self, shape):
             self.scale = self.add_weight(shape=(8000,), initializer="random_normal")
@@ -1404,7 +1404,7 @@ def test_a_one_hot_copy_of_the_classes_among_the_features_is_seen():
 
 
 def of_sequences(causal, widths=(1,), outputs=1, loss="mse"):
-    """Return a model of some inputs [length 16, width] each."""
+    """Return a model with one input [16, width] per width."""
     inputs = [keras.Input((16, width)) for width in widths]
     x = layers.Concatenate()(inputs) if len(inputs) > 1 else inputs[0]
     x = layers.Conv1D(8, 3, padding="causal" if causal else "same")(x)

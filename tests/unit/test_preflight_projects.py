@@ -1,5 +1,5 @@
-"""`bt.preflight` on five kinds of projects as people write them: no false alarm, what it cannot examine is said, and
-`fit` afterwards gives the same to the bit."""
+"""`bt.preflight` on five typical projects: no false alarms, skipped checks are reported, and `fit` afterwards is
+bitwise identical."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def images():
 
 
 class Table(keras.utils.PyDataset):
-    """Rows of customers, of whom some leave, read by two workers."""
+    """Rows of customers, some of whom leave, read by two workers."""
 
     def __init__(self):
         super().__init__(workers=2)
@@ -59,7 +59,7 @@ class Table(keras.utils.PyDataset):
 
 
 def table_with_workers():
-    """Numbers and categories by name, rare positives with a weight."""
+    """Named numeric and categorical inputs, weighted rare positives."""
     data = Table()
     age, country = keras.Input((1,), name="age"), keras.Input((1,), name="country", dtype="int32")
     scaled = layers.Normalization()
@@ -88,7 +88,7 @@ class Contrastive(keras.Model):
 
 
 def contrastive():
-    """No targets, and a loss that compares the examples of a batch."""
+    """No targets; a loss that compares the examples of a batch."""
     model = Contrastive()
     model.compile(keras.optimizers.Adam(0.01))
     x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
@@ -132,11 +132,11 @@ def language():
     return model, tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(16)
 
 
-PROJECTS = {  # and what of them cannot be examined
+PROJECTS = {  # {name: (build, skipped checks)}
     "images": (images, {"validation data", "target leakage"}),
     "table with workers": (table_with_workers, {"validation data"}),
     "adversarial": (
-        HEALTHY["generative_adversarial"],  # a step of its own with two optimizers, of which only it knows the losses
+        HEALTHY["generative_adversarial"],  # a custom step with two optimizers and private losses
         {"validation data", "cross-example leakage", "outputs and loss", "range of outputs", "start", "dead units"}
         | {"gradients", "micro-batches", "evaluation"},
     ),
@@ -158,7 +158,7 @@ WHOLE = pytest.mark.more("healthy trainings, each examined by all checks: test_p
 
 @pytest.mark.parametrize("name", in_two_tiers(PROJECTS, ["adversarial", "contrastive"], WHOLE))
 def test_a_project_is_examined_as_far_as_it_can_be_without_a_false_alarm_and_fit_is_as_before(name, monkeypatch):
-    monkeypatch.setattr(loss, "STEPS", 40)  # fewer of all that is repeated
+    monkeypatch.setattr(loss, "STEPS", 40)  # fewer repetitions
     build, not_examined = PROJECTS[name]
     expected, _ = weights_after_fit(build, lambda model, data: None)
     weights, report = weights_after_fit(

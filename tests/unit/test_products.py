@@ -1,4 +1,4 @@
-"""Products that are not in the 16 bits of the policy, named by where they are, with their FLOPs."""
+"""Matmuls that are not in the policy's 16 bits, reported by location, with their FLOPs."""
 
 from types import SimpleNamespace
 

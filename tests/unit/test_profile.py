@@ -1,4 +1,4 @@
-"""Shares are those of a step whose costs are known, and add up to 1; a hand-made trace of a GPU is read too."""
+"""Shares match a step with known costs and sum to 1; a handmade GPU trace can be read too."""
 
 import tempfile
 import time
@@ -20,7 +20,7 @@ def _no_folder_is_left(tmp_path, monkeypatch):
 
 
 def slowly(value, seconds):
-    """The same value, after some time in which an operation runs."""
+    """Return the value after an operation that takes this long."""
 
     def wait(value):
         time.sleep(seconds)
@@ -41,7 +41,7 @@ class Slow(keras.layers.Layer):
 
 
 def one_after_the_other(seconds=0.0):
-    """Batches that each take some time, which nothing hides."""
+    """Batches that take some time each, without overlap."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     options.experimental_optimization.map_parallelization = False
@@ -67,7 +67,7 @@ def test_the_shares_of_a_training_step_are_what_its_parts_cost(model, tmp_path):
     data = one_after_the_other(0.06)
     found = bt.profile(model, data, steps=STEPS, folder=tmp_path)
     assert add_up(found)
-    # who sleeps never takes less, and on a busy machine more
+    # a sleep never takes less, but more on a busy machine
     for name, seconds in {"input": 0.06, "slow": 0.06, "slow_1": 0.03}.items():
         assert found.layers[name] > 0.9 * seconds / found.seconds, str(found)
     for share in (found.places["CPU"], found.shares["EagerPyFunc"]):
@@ -214,7 +214,7 @@ def test_a_dataset_that_yields_nothing_is_refused(model):
 
 
 def test_time_is_divided_by_how_many_of_each_part_run():
-    """Two multiplications and a sum run for 6 of 10 seconds; for the other 4 Python has the time alone."""
+    """Two multiplications and a sum run for 6 of 10 seconds; in the other 4 only Python runs."""
     multiply, add = SimpleNamespace(rank=0, part="multiply"), SimpleNamespace(rank=0, part="add")
     changes = [(2, 1, multiply), (2, 1, multiply), (2, 1, add), (8, -1, multiply), (8, -1, multiply), (8, -1, add)]
     assert trace._shares(changes, 0, 10) == pytest.approx({trace.PYTHON: 0.4, "multiply": 0.4, "add": 0.2})

@@ -1,4 +1,4 @@
-"""A race of many settings on a clock of its own: the best one stays, what cannot be told apart stays with it."""
+"""A race of many settings on a simulated clock: the best stays, along with those too close to it."""
 
 from functools import partial
 from math import exp, prod
@@ -17,7 +17,7 @@ SEEDS = 40
 
 
 class Noisy(Source):
-    """A source on a machine that drifts. Some instances are luckier than others; some batches stall."""
+    """A source on a drifting machine. Instances vary, and some batches stall."""
 
     def __init__(self, clock, cost, rng):
         super().__init__(clock, self.noisy)
@@ -31,7 +31,7 @@ class Noisy(Source):
 
 
 def noisy_races(monkeypatch, speed):
-    """A race of the 24 choices for each seed; `speed(settings)` says how fast they are."""
+    """Return a race of the 24 choices for each seed; `speed(settings)` is their speed."""
     monkeypatch.setattr(source, "let_rest", lambda _: None)
     races = []
     for seed in range(SEEDS):

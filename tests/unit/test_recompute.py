@@ -1,4 +1,4 @@
-"""`Recompute` changes memory and time, and nothing else: weights, statistics, seeds, losses and files stay the same."""
+"""`recompute` changes only memory and time: weights, statistics, seeds, losses and files stay the same."""
 
 from functools import partial
 from itertools import product
@@ -19,7 +19,7 @@ DATA = batches([16, 16, 8], X, Y)
 def block(width=6):
     inputs = keras.Input((width,))
     x = layers.BatchNormalization()(inputs)
-    of_activity = "l2" if keras.config.dtype_policy().name == "float32" else None  # Keras cannot add it up in 16 bits
+    of_activity = "l2" if keras.config.dtype_policy().name == "float32" else None  # Keras cannot sum it in 16 bits
     x = layers.Dense(4 * width, activation="tanh", activity_regularizer=of_activity, kernel_regularizer="l2")(x)
     x = layers.Dropout(0.4)(x)
     return keras.Model(inputs, layers.Add()([inputs, layers.Dense(width)(x)]))
@@ -54,7 +54,7 @@ def both(replicas=1, policy="float32", jit=False, make=bt.Model, **options):
 
 
 def apart(model, other, start):
-    """Return how far two trainings are apart, as a part of how far they came from the same start."""
+    """Return the distance of two trained models, relative to their distance from the common start."""
     far = sum(np.sum((one - two) ** 2) for one, two in zip(model.get_weights(), other.get_weights(), strict=True))
     way = sum(np.sum((one - two) ** 2) for one, two in zip(other.get_weights(), start.get_weights(), strict=True))
     return (far / way) ** 0.5
@@ -125,7 +125,7 @@ def test_one_inside_another_is_refused_and_no_layer_names_those_that_repeat():
 
 
 class Expert(layers.Layer):
-    """As a router of experts in KerasHub: dropout and a loss that ask for ``training`` without being told."""
+    """Like a KerasHub expert router: its dropout and loss use ``training``, which its caller does not pass."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -171,7 +171,7 @@ def test_layers_inside_know_in_the_backward_pass_that_they_train_and_in_which_ty
 
 
 class Keeps(layers.Layer):
-    """State of all kinds that Keras layers have: of a stateful RNN, a metric, a variable, and the seed of Keras."""
+    """All kinds of state in Keras layers: a stateful RNN, a metric, a variable, and Keras' seed."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -187,11 +187,11 @@ class Keeps(layers.Layer):
 
 
 def trained_by_hand(recomputed):
-    """Return the losses of three steps, and what `Keeps` has kept."""
+    """Return the losses of three steps, and the state of `Keeps`."""
     x = np.random.default_rng(0).normal(size=(8, 3, 6)).astype("float32")
     keras.utils.set_random_seed(1)
     keeps, last, optimizer = Keeps(), layers.Dense(1), keras.optimizers.SGD(0.1)
-    last(keeps(x[:4])[0])  # makes the weights
+    last(keeps(x[:4])[0])  # builds the weights
     if recomputed:
         bt.recompute(keeps)
     weights = [*keeps.trainable_variables, *last.trainable_variables]
@@ -226,7 +226,7 @@ def test_a_layer_that_assigns_its_own_weights_is_refused():
 
 
 class MaskedMean(layers.Layer):
-    """Hands the mask of its input on inside, without an argument of that name."""
+    """Passes its input's mask to an inner layer, without a mask argument."""
 
     def __init__(self, **options):
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""What a reader predicted and solved: noted beside the notebooks by a reader's kernel, and by no other."""
+"""A reader's predictions and solutions: recorded next to the notebooks, only by a reader's kernel."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch, fresh_notes):
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """Begin a new kernel, that of a notebook if one is named."""
+    """A function that simulates a new kernel, of a notebook if one is named."""
 
     def start(notebook=None):
         monkeypatch.setattr(record, "_own", record.Notes())
@@ -33,14 +33,14 @@ def kernel(monkeypatch):
 
 
 def predict_and_reveal(**predictions):
-    """1.0 is right."""
+    """Predict these values and reveal 1.0 for each."""
     for name, said in predictions.items():
         workbook.predict(name, said)
         workbook.reveal(name, 1.0)
 
 
 def series():
-    """The lines of the table of all notebooks, by their first word."""
+    """Return the lines of the table of all notebooks, by their first word."""
     lines = [line.split(maxsplit=1) for line in str(workbook.score(series=True)).splitlines() if line]
     return {first: " ".join(" ".join(others).split()) for first, *others in lines}
 
@@ -69,7 +69,7 @@ def test_an_evening_notes_as_its_notebook_and_misses_nothing(kernel):
     assert "1 of 1 predictions" in str(workbook.score())
     assert series()["00-first"] == "1 of 1 1 of 1 0 of 0"
     kernel("00-first")
-    predict_and_reveal(one=3.0, two=3.0)  # the evening has shown what is right for the first
+    predict_and_reveal(one=3.0, two=3.0)  # the evening has already shown the answer to the first
     assert "1 of 2 predictions" in str(workbook.score())
     kernel("evening-00-first")
     assert series()["together"] == "1 of 2 1 of 2 0 of 0"
@@ -98,7 +98,7 @@ def test_a_fresh_round_keeps_the_one_before_under_another_name(folder, kernel):
     assert len(set(names)) == 3 and all(name.startswith("00-first (until 20") for name in names)
     record.begin_again(folder, "never opened")
     assert list(record.read(folder)) == names
-    predict_and_reveal(one=2.0)  # by a kernel that is older than the fresh copy: all counts anew
+    predict_and_reveal(one=2.0)  # by a kernel older than the fresh copy: counting restarts
     assert series()["together"] == "0 of 1 1 of 1 0 of 0"
 
 
@@ -144,7 +144,7 @@ def test_a_number_that_stands_is_said_again(kernel):
     workbook.predict("one", 2.0)
     kernel("00-first")
     assert "one = 2 is kept" in str(workbook.predict("one", ...))
-    assert "one: no prediction yet" in str(workbook.predict("one", ..., "x"))  # a number in no unit is none of times
+    assert "one: no prediction yet" in str(workbook.predict("one", ..., "x"))  # no unit: not in "x"
 
 
 NOTED = asdict(Prediction("one", "x", 2.0, "2026-11-20T10:00:00", 1.5, 1.4, 1.6, "2026-11-20T10:01:00"))
@@ -205,7 +205,7 @@ def test_what_this_kernel_noted_outlives_a_damaged_file(folder, kernel, capsys):
 
 
 def test_a_folder_that_cannot_be_written_shows_a_score_all_the_same(folder, kernel, monkeypatch):
-    (folder / "file").write_text("")  # nothing can be written in it, not by root either
+    (folder / "file").write_text("")  # not a folder, so not even root can write in it
     monkeypatch.setattr(record, "FILE", "file/record.json")
     monkeypatch.setattr(record, "LOCK", "file/lock")
     kernel("00-first")

@@ -1,4 +1,4 @@
-"""What cannot be done is refused before it is tried, in words that say what to do instead."""
+"""Unsupported uses are refused in advance, with a message that says what to do instead."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_memory_of_several_devices_is_not_measured():
 
 
 class Loader:
-    """As PyTorch's, whose dataset is no function."""
+    """Like PyTorch's, whose dataset is not a function."""
 
     dataset = (0,) * 100
 
@@ -78,7 +78,7 @@ def test_a_step_with_several_optimizers_gets_advice_that_fits():
 
 
 class Counting(keras.Model):
-    """A step of its own that counts no examples."""
+    """Has a custom step that counts no examples."""
 
     def train_step(self, data):
         return {"own": tf.reduce_mean(self(data[0]))}

@@ -1,4 +1,4 @@
-"""Devices on a machine with one CPU, and strategies of several sizes over them, each in a process of its own."""
+"""Logical devices on one CPU, and strategies of several sizes over them, each in a separate process."""
 
 import subprocess
 import sys
@@ -15,10 +15,10 @@ START = "import bigtrain_nb as bt\nfrom bigtrain_nb import tf\ntf.config.set_vis
 
 
 def run(code):
-    """Run code in a fresh Python without GPUs; return what it printed, by lines.
+    """Run code in a fresh Python without GPUs; return the lines that it printed.
 
-    Only pytest's net ends it: beside ten busy loops on two cores seven small fits took 20 times as long, 210 s, for in
-    each step the replicas' threads wait for each other, and each for its turn on a core.
+    It has no timeout besides pytest's: with ten busy loops on two cores, seven small fits took 20 times as long, 210 s,
+    because in each step the replicas' threads wait for each other, and each for a core.
     """
     done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done
@@ -38,7 +38,7 @@ def train(strategy):
 
 
 def test_the_cpu_is_split_and_strategies_of_several_sizes_train_alike_in_one_process():
-    """The last three rows are what GPUs use; with TensorFlow's own numbers of groups the second of them aborts."""
+    """The last three rows are as on GPUs; with TensorFlow's own group numbers the second of them aborts."""
     said = run(
         "from bigtrain_nb.train.devices import mirrored_with_groups_of_its_own\n"
         "print(*bt.devices())\n"
@@ -77,7 +77,7 @@ def test_a_split_made_by_the_reader_is_taken():
 
 @pytest.mark.more("what TensorFlow itself does")
 def test_tensorflows_own_groups_of_several_sizes_still_meet():
-    """tensorflow issue 61314. Mended, delete `mirrored_with_groups_of_its_own`."""
+    """tensorflow issue 61314. Once fixed, delete `mirrored_with_groups_of_its_own`."""
     code = (
         "bt.devices(3)\n"
         + TRAIN
@@ -90,7 +90,7 @@ def test_tensorflows_own_groups_of_several_sizes_still_meet():
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(count, monkeypatch, capsys):
-    """As after `devices(8)` on a machine with GPUs; there are none here."""
+    """Simulates `devices(8)` on a machine with GPUs."""
     monkeypatch.setattr(of_devices, "_devices", [f"CPU:{i}" for i in range(8)])
     monkeypatch.setattr(of_devices, "mirrored_with_groups_of_its_own", list)
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: count * [kind])

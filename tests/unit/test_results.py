@@ -1,4 +1,4 @@
-"""Results: numbers and words, verdicts, JSON, HTML."""
+"""Results: values and text, verdicts, JSON, HTML."""
 
 import json
 import math
@@ -121,7 +121,7 @@ def test_json_round_trip(tmp_path, comparison):
 
 @pytest.fixture
 def found():
-    """A race of three, whose rounds scatter."""
+    """A race of three with noisy rounds."""
     rates = {"n=1": [100.0, 140.0, 90.0, 120.0, 80.0, 110.0], "n=2": [105.0, 130.0, 99.0, 119.0, 88.0, 111.0]}
     results = {name: result(name, rounds) for name, rounds in rates.items()}
     results["n=3"] = result("n=3", [50.0, 70.0, 45.0, 60.0, 40.0, 55.0])

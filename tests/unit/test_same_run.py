@@ -1,4 +1,4 @@
-"""What is compared of tasks that train together, and what is said of a difference."""
+"""The facts compared between tasks that train together, and the messages for differences."""
 
 import sys
 import types
@@ -29,7 +29,7 @@ def test_a_script_below_the_folder_of_python_is_compared_too(script, monkeypatch
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A script that runs, a module beside it, and one elsewhere."""
+    """A running script, a module next to it, and one elsewhere."""
     main = types.ModuleType("__main__")
     main.__file__ = str(tmp_path / "job" / "train.py")
     for path in ("job/train.py", "job/parts/model.py", "elsewhere.py"):

@@ -1,4 +1,4 @@
-"""Learning rates: the rise, the fall, and the rule for larger batches."""
+"""Learning rate schedules: warm-up, decay, and scaling for larger batches."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The model behind the server of notebook 14, without a network: what a request may hold, and what is refused."""
+"""The model behind notebook 14's server, without a network: valid requests and refusals."""
 
 import os
 import tracemalloc
@@ -17,7 +17,7 @@ ROWS = np.arange(8, dtype="float32").reshape(2, 4)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Return version 3 of the model "sums": x [n, 4] and a number give two outputs."""
+    """Version 3 of the model "sums": x [n, 4] and a number give two outputs."""
     folder = tmp_path_factory.mktemp("models") / "sums" / "3"
     x, more = tf.TensorSpec([None, 4], tf.float32, name="x"), tf.TensorSpec([], tf.int32, name="more")
 

@@ -1,4 +1,4 @@
-"""`shard_optimizer=True`: the same weights, half of the state on each of two replicas, files as without it."""
+"""`shard_optimizer=True`: same weights, half of the optimizer state on each of two replicas, same files."""
 
 from functools import cache, partial
 
@@ -44,7 +44,7 @@ def undecayed_biases():
 
 TOGETHER = {  # with shard_optimizer=True: replicas, optimizer, how to build
     "micro_batches, recompute, reduce_dtype": (2, undecayed_biases, recomputed_net),
-    "three replicas": (3, ADAM, net),  # of which some have no example
+    "three replicas": (3, ADAM, net),  # some without examples
     "clipnorm": (2, partial(optimizers.SGD, 0.1, momentum=0.9, nesterov=True, clipnorm=0.05), net),
     "schedule": (2, partial(optimizers.Nadam, optimizers.schedules.CosineDecay(0.02, 20)), net),
 }
@@ -61,7 +61,7 @@ OF_TWO_TYPES = {dtype: partial(of_two_types, dtype) for dtype in ("bfloat16", "f
 
 
 def bytes_on_first_replica(optimizer):
-    variables = innermost(optimizer)._variables  # `variables` shows them whole
+    variables = innermost(optimizer)._variables  # `variables` shows them unsharded
     return sum(values_on_replicas(variable)[0].nbytes for variable in variables)
 
 
@@ -70,14 +70,14 @@ def state(model):
 
 
 def apart(model, other):
-    """Return the largest difference of a weight, or of a number in the optimizer's state."""
+    """Return the largest difference of a weight or of the optimizer state."""
     pairs = zip(state(model), state(other), strict=True)
     return max(distance(model, other), max(float(np.abs(a - b).max()) for a, b in pairs))
 
 
 @cache
 def without(build, optimizer, replicas=2):
-    """Return what is trained without `shard_optimizer`, reduced on one device: no test changes it."""
+    """Return a model trained without `shard_optimizer`, reduced on one device; no test changes it."""
     with reducing("on one device"):
         return trained(build, DATA, optimizer, replicas)
 
@@ -130,7 +130,7 @@ def test_gradients_of_64_bits_are_summed_in_64():
 
 @pytest.fixture(scope="module")
 def scaled():
-    """Trained with loss scaling on two replicas, plain and sharded."""
+    """Models trained with loss scaling on two replicas, plain and sharded."""
     with precision("mixed_float16"):
         return [trained(partial(net, shard_optimizer=sharded), DATA, ADAM, 2) for sharded in (False, True)]
 

@@ -1,4 +1,4 @@
-"""Which worker of a job gets which GPUs, without any: the names of GPUs are only handed on."""
+"""Assigning GPUs to the workers of a job, tested without GPUs: only their names are passed on."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The two small models: their shapes, learning under every dtype policy and on replicas, saving, what they may see."""
+"""The two small models: shapes, learning under every dtype policy and on replicas, saving, causality."""
 
 from itertools import product
 
@@ -20,7 +20,7 @@ def small(kind, **settings):
 
 
 def examples(kind, count=48):
-    """Return inputs and targets that can be learned: brightness, or the token before last."""
+    """Return learnable inputs and targets: brightness, or the token before last."""
     random = np.random.default_rng(0)
     if kind == "conv_net":
         classes = random.integers(0, 4, count)

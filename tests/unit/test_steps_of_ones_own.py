@@ -1,4 +1,4 @@
-"""What models add to a step and stock Keras takes: fewer logs, variables as arguments, aggregated ones, own steps."""
+"""Model features that stock Keras supports: fewer logs, variables as arguments, aggregated ones, custom steps."""
 
 from copy import deepcopy
 
@@ -31,7 +31,7 @@ def dense():
 
 
 class Quiet(keras.Model):
-    """Shows one metric fewer than it has."""
+    """Reports one metric fewer than it has."""
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         logs = super().compute_metrics(x, y, y_pred, sample_weight)
@@ -61,7 +61,7 @@ def test_a_metric_that_compute_metrics_leaves_out_is_left_out(replicas, micro_ba
 
 
 class Queries(layers.Layer):
-    """Learned queries ask a layer, which gets them as a `keras.Variable`."""
+    """Passes learned queries to a layer as a `keras.Variable`."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -144,7 +144,7 @@ def test_a_state_for_each_example_is_refused_on_replicas_before_keras_fails(way)
 
 
 class RunningMean(layers.Layer):
-    """Keeps the mean of what it has seen, which replicas make one."""
+    """Keeps a running mean of its inputs, averaged over replicas."""
 
     def build(self, shape):
         self.mean = self.add_weight((shape[-1],), "zeros", trainable=False, aggregation="mean", name="mean")
@@ -155,7 +155,7 @@ class RunningMean(layers.Layer):
 
 
 class Calls(layers.Layer):
-    """Counts its calls in a variable of TensorFlow."""
+    """Counts its calls in a TensorFlow variable."""
 
     def build(self, shape):
         self.count = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -298,7 +298,7 @@ def test_one_of_several_optimizers_that_accumulates_is_refused_in_micro_batches(
 
 @pytest.mark.parametrize("size", [1e-11, 1.0])
 def test_gradients_of_preflight_are_scaled_as_a_step_scales_them(size):
-    """In float16 the smallest number is 6e-8; a factor of 32,768 on large ones gives inf."""
+    """The smallest float16 value is 6e-8; scaling large values by 32,768 gives inf."""
 
     def loss(y, outputs):
         return size * 1000 * tf.reduce_mean((y - outputs) ** 2, -1)

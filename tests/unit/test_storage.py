@@ -1,4 +1,4 @@
-"""Folders in the cache: made once and whole, healed, shared by several makers, never half made."""
+"""Cache folders: created once and atomically, repaired, shared by several makers."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ from bigtrain_nb.data import cache as storage
 
 
 class Maker:
-    """Calls of `made`, and how many of them had to fill the folder."""
+    """Calls `made`, and counts how often the folder had to be filled."""
 
     def __init__(self, cache):
         self.calls, self.cache = 0, cache

@@ -1,4 +1,4 @@
-"""What a supervisor does next: a table of what it knows, without processes and without a clock."""
+"""A supervisor's next step, from a table of what it knows, without processes or a clock."""
 
 import errno
 import signal
@@ -24,12 +24,12 @@ def failure(worker):
         ([RUNS, RUNS], 100, {}, WAIT),
         ([RUNS, WELL], 100, {}, WAIT),
         ([WELL, WELL], 10, {}, SUCCESS),
-        # the others have two seconds after a failure, and less if all have ended
+        # after a failure the others have two seconds, or less if all have ended
         ([RUNS, FAILED], 11.9, {}, WAIT),
         ([RUNS, FAILED], 12, {}, failure(1)),
         ([WELL, FAILED], 10, {}, failure(1)),
         ([RUNS, FAILED], 12, {"restarts_left": 3}, failure(1)),
-        # the cause is what came first
+        # the first event is the cause
         ([RUNS, RUNS], 20, {"deadline": 20}, TIMEOUT),
         ([RUNS, FAILED], 11, {"deadline": 11}, failure(1)),
         ([RUNS, RUNS], 5, {"stopped": True}, STOPPED),
@@ -50,7 +50,7 @@ def test_before_the_end(workers, now, more, step):
         ([FAILED, FAILED], 13, {"restarts_left": 1, "stopped": True}, "finish"),
         ([FAILED, FAILED], 13, {"restarts_left": 1, "deadline": 13}, "finish"),
         ([RUNS, FAILED], 13, {"restarts_left": 1}, "wait"),
-        # the pause begins when the last has ended
+        # the pause begins when the last worker has ended
         ([State(code=-15, ended=15.0), FAILED], 15.9, {"restarts_left": 1, "restarts_in_a_row": 1}, "wait"),
         ([State(code=-15, ended=15.0), FAILED], 16, {"restarts_left": 1, "restarts_in_a_row": 1}, "start all"),
     ],
@@ -88,10 +88,10 @@ def test_restarts_are_counted_and_anew_after_one_that_ran_for_a_minute():
     ("workers", "first"),
     [
         ([State(code=1, ended=9.0), State(code=1, ended=10.0)], 0),
-        # a traceback before the end counts, an old one does not
+        # a recent traceback counts, an old one does not
         ([State(code=1, ended=9.0), State(code=1, ended=10.0, raised=8.0)], 1),
         ([State(code=1, ended=9.0), State(code=1, ended=10.0, raised=4.9)], 0),
-        # a process that a signal killed is noticed late; TensorFlow aborts when a peer is gone
+        # a process killed by a signal is noticed late; TensorFlow aborts when a peer is gone
         ([State(code=1, ended=9.0), State(code=-9, ended=10.0)], 1),
         ([State(code=1, ended=9.0), State(code=-signal.SIGABRT, ended=10.0)], 0),
     ],
@@ -106,7 +106,7 @@ def test_ports_are_not_those_that_the_system_gives_to_clients(tmp_path, monkeypa
     clients.write_text("10016\t65535\n")
     ports = free_ports(10)
     assert len(set(ports)) == 10 and set(ports) <= set(range(10_000, 10_016))
-    clients.write_text("1024 65535\n")  # all: then there is no better port
+    clients.write_text("1024 65535\n")  # all ports: no better one is left
     assert 10_000 <= free_ports(1)[0] <= 65_535
     clients.unlink()
     assert 10_000 <= free_ports(1)[0] <= 65_535

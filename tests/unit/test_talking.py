@@ -1,4 +1,4 @@
-"""Replicas that say less: gradients in 16 bits on the way."""
+"""Less communication between replicas: gradients reduced in 16 bits."""
 
 from functools import partial
 

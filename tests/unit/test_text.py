@@ -1,4 +1,4 @@
-"""Text: the standard library's sources and a reader's own folder, split into whole files."""
+"""Text: the standard library's sources and a reader's own folder, split by files."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def sources(cache):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten files of 1000 bytes, each of its own letter, some of them in a folder further down."""
+    """Ten files of 1000 bytes, each of a different letter, some in a subfolder."""
     folder = tmp_path / "texts"
     (folder / "more").mkdir(parents=True)
     for i, letter in enumerate("abcdefghij"):

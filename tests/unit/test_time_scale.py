@@ -1,4 +1,4 @@
-"""BIGTRAIN_NB_TIME_SCALE: everything measures so many times as long, and cells may take so long."""
+"""BIGTRAIN_NB_TIME_SCALE: a factor on measurement times and cell timeouts."""
 
 import notebook_rules as rules
 import pytest
@@ -15,7 +15,7 @@ def say(monkeypatch):
 
 
 def seconds_of_each(clock):
-    """What each way to measure took, of 8 s."""
+    """Return the seconds that each kind of measurement took, with seconds=8."""
 
     def build(name):
         return Source(clock, 0.01)

@@ -1,4 +1,4 @@
-"""Documents in rows: every token once, segments and positions right, little padding, the same rows each time."""
+"""Documents packed in rows: every token once, correct segments and positions, little padding, deterministic."""
 
 import time
 
@@ -15,7 +15,7 @@ def documents(count=400, longest=90, seed=0):
 
 
 def whole_documents(rows):
-    """Return the documents that rows hold, as tuples, in any order."""
+    """Return the documents in rows, as tuples, in any order."""
     batch = rows[np.arange(len(rows))]
     found = []
     for tokens, segments, positions in zip(batch["tokens"], batch["segments"], batch["positions"], strict=True):
@@ -88,7 +88,7 @@ def test_planning_takes_little_memory_and_no_long_time():
     tokens = np.broadcast_to(np.uint16(7), lengths.sum())
     began = time.process_time()
     rows = bt.TokenRows(tokens, lengths, 1024)
-    assert time.process_time() - began < 10  # 0.3 s on a quiet machine
+    assert time.process_time() - began < 10  # 0.3 s on an idle machine
     kept = rows._starts.nbytes + rows._sizes.nbytes + rows._first.nbytes
     assert kept <= 17 * len(lengths)
 
@@ -150,7 +150,7 @@ def rows_and_documents():
 
 
 def labels_and_weights(tokens, segments):
-    """The next token of the same document; where there is none, the weight is 0."""
+    """Return the next token of the same document, and weights, 0 if there is none."""
     labels = np.roll(tokens, -1, axis=1)
     following = np.roll(segments, -1, axis=1)
     following[:, -1] = 0
@@ -186,7 +186,7 @@ def test_packed_documents_have_the_gradient_of_documents_alone(way):
     found = gradient(together, packed, packed["tokens"], packed["segments"])
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
 
-    wrong = {**packed, "segments": (packed["segments"] > 0).astype("int32")}  # as if a row were one document
+    wrong = {**packed, "segments": (packed["segments"] > 0).astype("int32")}  # treats a row as one document
     leaking = gradient(together, wrong, packed["tokens"], packed["segments"])
     assert np.abs(leaking - expected).max() > 0.05 * np.abs(expected).max()
 

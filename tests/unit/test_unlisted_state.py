@@ -1,4 +1,4 @@
-"""State that Keras does not list, of stateful RNNs and of one's own, is saved, or refused by name."""
+"""State that Keras does not list, of stateful RNNs and custom layers, is saved or refused by name."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ class Memory:
 
 
 class Running(keras.layers.Layer):
-    """Adds the running sum of what it has seen, and the number of calls, which is a variable of this file."""
+    """Adds the running sum of its inputs' means, and the number of calls, a global variable."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a notebook reads beside it: put there by one command, which writes over nothing; and who says so."""
+"""The files that a notebook reads: unpacked by one command, which overwrites nothing; and the messages about it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Faults of stock Keras that `bt.Model` is for, or works around: each test fails when its fault is fixed.
+"""Bugs of stock Keras that `bt.Model` works around: each test fails when its bug is fixed.
 
 Its name or docstring then says what can be deleted. Two more, with real workers, are in tests/workers.
 """
@@ -49,7 +49,7 @@ def wide_net():
 
 
 def test_tensorflow_does_not_look_for_cusolver_where_pip_puts_it():
-    """Mended in all that are supported, delete `quiet.load_cusolver`; 2.20 has it right, 2.21 has not."""
+    """Once fixed in all supported versions, delete `quiet.load_cusolver`; 2.20 is correct, 2.21 is not."""
     framework = Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
     if not framework.exists() or not tf.__version__.startswith("2.21."):
         pytest.skip("this TensorFlow is one of macOS, or another version")
@@ -58,7 +58,7 @@ def test_tensorflow_does_not_look_for_cusolver_where_pip_puts_it():
 
 
 def test_the_stage_of_a_data_service_goes_to_a_gpu_where_there_is_one():
-    """Where its functions then run, and end the process: notebook 12 keeps it on the CPU, as a `map` behind it does."""
+    """Its functions then run there and crash the process: notebook 12 keeps it on the CPU, as a `map` after it does."""
     from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
     def devices(stage):
@@ -69,17 +69,17 @@ def test_the_stage_of_a_data_service_goes_to_a_gpu_where_there_is_one():
 
 
 def test_functional_takes_any_argument():
-    """Mended, delete `_refuse_unknown` in model.py."""
+    """Once fixed, delete `_refuse_unknown` in model.py."""
     net(keras.Model, micro_batchs=4)
 
 
 def test_functional_is_not_exported():
-    """Then take `Functional` from there in keras_compat.py."""
+    """Once it is, use it in keras_compat.py."""
     assert not any(hasattr(place, "Functional") for place in (keras, keras.models))
 
 
 def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched_off(monkeypatch):
-    """If another method does, `keras_compat.already_reduced` must switch off that one; if none does, delete it."""
+    """If another method does, `keras_compat.already_reduced` must disable that one; if none does, delete it."""
     calls = []
     reduce = keras.optimizers.SGD._all_reduce_sum_gradients
     monkeypatch.setattr(
@@ -93,7 +93,7 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
 
 
 def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not_hold_it():
-    """If others decide, `is_undecayed` must ask those; held by the config, `keras_compat.same_weight_decay` can go."""
+    """If other methods decide, `is_undecayed` must call those; if the config has it, delete `same_weight_decay`."""
     optimizer = keras.optimizers.AdamW(weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     bias, kernel, other = (keras.Variable([1.0], name=name) for name in ("bias", "kernel", "other"))
@@ -103,13 +103,13 @@ def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not
 
 
 def test_gradient_accumulation_raises_under_a_mirrored_strategy():
-    """keras issue 20582. Then `Model.train_step` need not refuse it with several replicas."""
+    """keras issue 20582. Once fixed, `Model.train_step` need not refuse it with several replicas."""
     with pytest.raises(RuntimeError, match="merge_call"):
         trained(stock, DATA, partial(SGD, gradient_accumulation_steps=2), 2)
 
 
 def test_loss_scaling_looks_at_the_first_replica_only():
-    """Mended, the step is skipped and the scale halved. `Model` still reduces once, for clipping."""
+    """Once fixed, the step is skipped and the scale halved. `Model` still reduces once, for clipping."""
     x = X[:12].copy()
     x[11] = np.inf  # the second replica's last example
     with precision("mixed_float16"):
@@ -119,7 +119,7 @@ def test_loss_scaling_looks_at_the_first_replica_only():
 
 
 def moved_by_a_weighted_step(make, replicas=1, accumulate=None, **settings):
-    """Return by how much a step moves the weights; of the first 12 examples two count, of the last 12 all."""
+    """Return the weight change of a step; of the first 12 examples two count, of the last 12 all."""
     counted = np.where(np.arange(24) < 12, np.arange(24) % 6 == 0, 1).astype("float32")
     with on(replicas):
         model = net(make, **settings)
@@ -132,7 +132,7 @@ def moved_by_a_weighted_step(make, replicas=1, accumulate=None, **settings):
 
 @pytest.mark.parametrize("stock_way", [{"replicas": 2}, {"accumulate": 2}])
 def test_a_weighted_mean_is_taken_of_each_part_by_itself(stock_way):
-    """The accumulation bug of 2024: parts with few weighted examples count as much as those with many."""
+    """The gradient accumulation bug of 2024: parts with few weighted examples count as much as those with many."""
     whole = moved_by_a_weighted_step(keras.Model)
     assert np.abs(moved_by_a_weighted_step(keras.Model, **stock_way) - whole).max() > 0.05 * np.abs(whole).max()
     for replicas, parts in ((1, 3), (2, 1), (2, 3)):
@@ -141,9 +141,9 @@ def test_a_weighted_mean_is_taken_of_each_part_by_itself(stock_way):
 
 
 def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
-    """Called, it hands its expression to `tokenizers` as a str, which is taken literally: nothing is split, and merges
-    go across words. Mended, notebook 10 must show another reason to tokenise once, from "hub-question" to
-    "hub-takeaway".
+    """Outside tf.data it passes its regular expression to `tokenizers` as a str, which is taken literally: nothing is
+    split, and merges cross words. Once fixed, notebook 10 must show another reason to tokenize once, from
+    "hub-question" to "hub-takeaway".
     """
     hub = pytest.importorskip("keras_hub").models
     vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", "a", "b", "Ġ", "aĠ", "Ġb"])}
@@ -155,13 +155,13 @@ def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
 
 
 def test_clipping_comes_before_the_reduction():
-    """Fixed, replicas do not change the result; `keras_compat.already_reduced` can go if scaling is fixed too."""
+    """Once fixed, replicas do not change the result; if scaling is fixed too, delete `keras_compat.already_reduced`."""
     clipped = partial(SGD, global_clipnorm=0.05)
     assert distance(trained(stock, DATA, clipped, 2), trained(stock, DATA, clipped)) > 1e-4
 
 
 def test_statistics_of_batch_normalisation_differ_between_replicas():
-    """Mended, delete `keras_compat.moving_statistics` and what `Mean.reduce` does with it."""
+    """Once fixed, delete `keras_compat.moving_statistics` and its use in `Mean.reduce`."""
 
     def build():
         inputs = keras.Input((6,))
@@ -175,7 +175,7 @@ def test_statistics_of_batch_normalisation_differ_between_replicas():
     "optimizer", [partial(SGD, global_clipnorm=0.05), partial(keras.optimizers.Adam, 0.01, epsilon=1e-3)]
 )
 def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
-    """Mended for both, delete `batches.dense`."""
+    """Once fixed for both, delete `batches.dense`."""
     embedding = partial(layers.Embedding, 9, 4, embeddings_initializer="ones")
     rows = trained(lambda: scores_of_words(keras.Model, embedding()), WORDS, optimizer)
     dense = trained(lambda: scores_of_words(keras.Model, OneHot()), WORDS, optimizer)
@@ -183,7 +183,7 @@ def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
 
 
 def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weights():
-    """Mended, delete `keras_compat.after`."""
+    """Once fixed, delete `keras_compat.after`."""
     unknown = DATA.filter(lambda *_: True)
     decaying = partial(keras.optimizers.AdamW, 0.01, weight_decay=1.0, epsilon=1e-4)
     models = [trained(stock, data, decaying, epochs=3) for data in (DATA, unknown)]
@@ -192,7 +192,7 @@ def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weigh
 
 
 def test_on_two_replicas_keras_divides_its_own_losses_but_not_what_a_compute_loss_adds():
-    """Mended, delete `keras_compat.losses_of_one_device`."""
+    """Once fixed, delete `keras_compat.losses_of_one_device`."""
 
     class Thousand(keras.Model):
         def __init__(self):
@@ -210,9 +210,9 @@ def test_on_two_replicas_keras_divides_its_own_losses_but_not_what_a_compute_los
 
 
 def test_two_replicas_write_into_the_array_that_a_generator_yields():
-    """TensorFlow takes a slice of NumPy's memory for its own: `SubBuffer` in tensor.cc does not ask whose it is.
+    """TensorFlow treats a slice of NumPy's memory as its own: `SubBuffer` in tensor.cc does not check the owner.
 
-    Mended, delete `replicas.own_copy`.
+    Once fixed, delete `replicas.own_copy`.
     """
     labels = aligned(np.repeat(Y, 16, axis=1))
     model = trained(wide_net, views(8, np.repeat(X, 2, axis=1), labels), SGD, 2)
@@ -220,13 +220,13 @@ def test_two_replicas_write_into_the_array_that_a_generator_yields():
 
 
 def test_steps_in_a_loop_cannot_talk_by_collectives():
-    """keras issue 19246 is like it. Mended, delete `steps_in_turn`."""
+    """Similar to keras issue 19246. Once fixed, delete `steps_in_turn`."""
     with reducing("by collectives"), pytest.raises(tf.errors.InvalidArgumentError, match="value for placeholder"):
         trained(stock, DATA, SGD, 2, steps_per_execution=2)
 
 
 def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
-    """Mended, delete `keras_compat.count_by_examples` and `Model._compute_loss`."""
+    """Once fixed, delete `keras_compat.count_by_examples` and `Model._compute_loss`."""
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("a", "b")])
     model.compile(keras.optimizers.SGD(0.0), ["mse", "mse"], metrics=["mse", "mse"])
@@ -235,7 +235,7 @@ def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
 
 
 def test_fit_hands_on_an_epoch_as_numbers_of_steps_and_last_the_iterator_of_its_batches():
-    """If the iterator is elsewhere, `Model._maybe_symbolic_build` must take it from there."""
+    """If the iterator moves, `Model._maybe_symbolic_build` must take it from there."""
     seen = []
 
     class Seen(keras.Model):
@@ -249,7 +249,7 @@ def test_fit_hands_on_an_epoch_as_numbers_of_steps_and_last_the_iterator_of_its_
 
 
 def test_weights_in_several_files_are_loaded_as_they_were_saved(tmp_path):
-    """Before Keras 3.15 some were not, without a word (keras PR 22739), which is why pyproject.toml asks for it."""
+    """Before Keras 3.15 some silently were not (keras PR 22739), which is why pyproject.toml requires it."""
     inputs = keras.Input((6,))
     inner = keras.Sequential([layers.Dense(40), layers.BatchNormalization(), layers.Dense(6)], name="inner")
     models = [keras.models.clone_model(keras.Model(inputs, layers.Dense(1)(inner(inner(inputs))))) for _ in range(2)]
@@ -264,18 +264,18 @@ def test_weights_in_several_files_are_loaded_as_they_were_saved(tmp_path):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_first_step_is_traced_twice(replicas):
-    """Mended, the optimizer's variables are made before, and most of `Model.make_train_function` can be deleted."""
+    """Once optimizer variables are created before it, most of `Model.make_train_function` can be deleted."""
     assert traces_of_first_step(keras.Model, DATA, replicas) == 2 * replicas
 
 
 def test_a_copy_of_a_tensor_loses_its_mask():
-    """Mended, delete `with_mask`."""
+    """Once fixed, delete `with_mask`."""
     embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
     assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")
 
 
 def test_a_symbolic_output_has_its_mask_in_a_private_attribute():
-    """If it is elsewhere, `keras_compat.mask_of` must look there; if a public function tells, use that."""
+    """If it moves, `keras_compat.mask_of` must follow; if a public function returns it, use that."""
     tokens = keras.Input((2,))
     assert mask_of(layers.Embedding(5, 4, mask_zero=True)(tokens)) is not None
     assert mask_of(layers.Embedding(5, 4)(tokens)) is None
@@ -283,7 +283,7 @@ def test_a_symbolic_output_has_its_mask_in_a_private_attribute():
 
 
 def test_a_quantized_attention_cannot_be_loaded(tmp_path):
-    """Mended, notebook 14 need not rebuild the model, and its cells "load-fault" to "load-cured" can go."""
+    """Once fixed, notebook 14 need not rebuild the model: delete its cells "load-fault" to "load-cured"."""
 
     def attend():
         x = keras.Input((4, 8))
@@ -302,7 +302,7 @@ def test_a_quantized_attention_cannot_be_loaded(tmp_path):
 
 
 def test_distillation_by_default_compares_logits_as_if_they_were_probabilities():
-    """Mended, notebook 14 can take the default of `LogitsDistillation`."""
+    """Once fixed, notebook 14 can use the default of `LogitsDistillation`."""
     teacher, student = np.array([[3.0, 0.0]], "float32"), np.array([[0.0, 1.0]], "float32")
     default = keras.distillation.LogitsDistillation(temperature=1.0)
     as_object = keras.distillation.LogitsDistillation(temperature=1.0, loss=keras.losses.KLDivergence())
@@ -316,7 +316,7 @@ def test_distillation_by_default_compares_logits_as_if_they_were_probabilities()
 
 
 def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be_named_as_another_in_private_only():
-    """If `get_registered_name` looks elsewhere, `known_as` must write there."""
+    """If `get_registered_name` reads another place, `known_as` must write there."""
     made = type("Dense", (layers.Dense,), {"__module__": layers.Dense.__module__})
     stock = keras.saving.serialize_keras_object(layers.Dense(2, name="a"))
     assert keras.saving.serialize_keras_object(made(2, name="a")) != stock
@@ -325,20 +325,20 @@ def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be
 
 
 def test_a_functional_model_cannot_add_losses():
-    """Mended, `recompute` can call `layer.add_loss`."""
+    """Once fixed, `recompute` can call `layer.add_loss`."""
     with pytest.raises(NotImplementedError):
         stock().add_loss(tf.constant(1.0))
 
 
 def test_a_plain_recomputation_loses_masks():
-    """Mended, `recompute` need not hand them on."""
+    """Once fixed, `recompute` need not pass them on."""
     embed = layers.Embedding(5, 4, mask_zero=True)
     assert mask_of(embed(np.array([[1, 0]]))) is not None
     assert mask_of(tf.recompute_grad(embed)(tf.constant([[1, 0]]))) is None
 
 
 def test_keras_computes_attention_in_a_method_that_can_be_overridden_and_has_no_kernel_for_it_on_tensorflow():
-    """If it is another method, `ChunkedAttention` must override that; with a kernel, its docstring is out of date."""
+    """If the method changes, `ChunkedAttention` must override that; with a fused kernel, its docstring is outdated."""
     calls = []
 
     class Seen(layers.MultiHeadAttention):
@@ -358,7 +358,7 @@ def test_keras_computes_attention_in_a_method_that_can_be_overridden_and_has_no_
 
 
 def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_find_it():
-    """If there is one, take it in `examples_counted`."""
+    """Once there is one, use it in `examples_counted`."""
     model = stock()
     model.compile("sgd", "mse")
     model.fit(DATA, verbose=0)
@@ -367,7 +367,7 @@ def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_f
 
 
 def test_what_fit_calls_does_not_say_how_often_it_was_traced():
-    """If it does, delete `tracings_of`."""
+    """Once it does, delete `tracings_of`."""
     model = stock()
     model.compile("sgd", "mse")
     model.make_train_function()
@@ -399,14 +399,14 @@ def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_
     for kind, attributes in STATE_OF_CALLBACKS.items():
         callback = kind(*made.get(kind, ()))
         callback.set_model(keras.Sequential())
-        if kind is not keras.callbacks.TensorBoard:  # which writes files then
+        if kind is not keras.callbacks.TensorBoard:  # it would write files
             callback.on_train_begin()
         assert all(hasattr(callback, attribute) for attribute in attributes), kind
         assert not hasattr(callback, "get_state"), kind
 
 
 def test_fit_takes_the_length_of_the_epoch_that_came_first_for_all():
-    """`Resume.data` need not tell the length of a whole epoch, nor end one by StopIteration, once this is fixed."""
+    """Once fixed, `Resume.data` need not report the length of a full epoch, nor end one by StopIteration."""
     lengths = iter([2, 5])
     data = tf.data.Dataset.from_generator(
         lambda: ((np.ones((1, 1)), np.ones((1, 1))) for _ in range(next(lengths))),
@@ -425,7 +425,7 @@ def test_a_custom_call_has_no_public_name():
 
 
 def test_a_program_for_each_shape_is_warned_of():
-    """Mended, `keras_compat.traced_for_each_shape` need not set a private name."""
+    """Once fixed, `keras_compat.traced_for_each_shape` need not set a private name."""
     assert tf.function(lambda x: x)._omit_frequent_tracing_warning is False
 
 

@@ -1,4 +1,4 @@
-"""The files of ours that a training passes are few, and those that CONTRIBUTING.md shows; a step asks nothing twice."""
+"""A training step runs in few of our files, those listed in CONTRIBUTING.md, and asks for nothing twice."""
 
 import sys
 import threading
@@ -24,7 +24,7 @@ MEAN = {
     "common/keras_compat",
     "common/own_step",
 }
-WAYS = {  # settings, and the files that other ways do not pass
+WAYS = {  # settings, and the files that only this path uses
     "mean": ({}, set()),
     "sharded": (
         {"shard_optimizer": True},
@@ -46,7 +46,7 @@ WAYS = {  # settings, and the files that other ways do not pass
 
 @contextmanager
 def profiled(note):
-    """Let ``note`` see calls and returns of this thread and of those that begin, as replicas do."""
+    """Profile calls and returns with ``note``, in this thread and in new ones, for example those of replicas."""
     threading.setprofile(note)
     sys.setprofile(note)
     try:
@@ -57,7 +57,7 @@ def profiled(note):
 
 
 def files_passed(run):
-    """Return the files of bigtrain_nb in which a function runs while ``run`` is called, in any thread."""
+    """Return the files of bigtrain_nb whose functions run during ``run``, in any thread."""
     passed = set()
 
     def note(frame, event, _):
@@ -71,9 +71,9 @@ def files_passed(run):
 
 
 def calls_in_steps(run):
-    """Return for each step of a replica that is traced the functions of ours in the order of their calls: file, name.
+    """Return our function calls (file, name) in each traced step of a replica, in order.
 
-    Comprehensions are not among them, which some Pythons call, nor a generator that goes on.
+    Comprehensions, which are calls only in some Pythons, and resumed generators are excluded.
     """
     steps, inside, seen = [], {}, set()
 
@@ -114,7 +114,7 @@ def test_a_fit_of_two_replicas_in_four_micro_batches_passes_few_files(way):
         model = compiled(**settings)
     passed = files_passed(lambda: model.fit(X, Y, batch_size=16, verbose=0))
     assert passed <= MEAN | others
-    assert {"train/model"} | others - {"common/in_place"} <= passed  # that one works in `compile`
+    assert {"train/model"} | others - {"common/in_place"} <= passed  # used only in `compile`
     assert len(passed) <= (12 if way == "fully sharded" else 10)
 
 
@@ -129,6 +129,6 @@ def test_a_traced_step_asks_for_each_fact_of_its_share_once(way):
         times = Counter(name for _, name in calls)
         for fact in ("count_examples", "loss_reduction", "places_of", "replica_reduction"):
             assert times[fact] == 1, fact
-        assert times["weight_of"] == 1 + times["micro_batch"]  # each piece has a weight of its own
+        assert times["weight_of"] == 1 + times["micro_batch"]  # each micro-batch has its own weight
         if way == "mean":
             assert sum(file != next_file for (file, _), (next_file, _) in pairwise(calls)) <= 24

@@ -1,4 +1,4 @@
-"""Predictions and their score; exercises and what a check says."""
+"""Predictions and their score; exercises and the messages of checks."""
 
 import contextlib
 import math
@@ -187,7 +187,7 @@ def exercise(monkeypatch):
 
 
 def alarm():
-    """Who is called when the timer ends, and whether it runs: pytest has a limit of its own."""
+    """Return the handler of the timer, and whether it runs: pytest has its own timeout."""
     return signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
@@ -275,7 +275,7 @@ class TestExpect:
 class TestScripts:
     @pytest.fixture
     def alone(self, tmp_path, monkeypatch):
-        """A folder with a notebook and nothing else, and nothing of the series loaded yet."""
+        """A folder with nothing but a notebook, and no module of the series loaded."""
         monkeypatch.chdir(tmp_path)
         others = [path for path in sys.path if not Path(path, "scripts").exists()]
         monkeypatch.setattr(sys, "path", [str(tmp_path), *others])

@@ -1,6 +1,6 @@
-"""Small trainings, faulty and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
+"""Small training setups, faulty and healthy, for `bt.preflight`: each returns (model, data[, validation]).
 
-FAULTY: {name: (function, the check that is to say "error")}; HEALTHY: {name: function}. Those that no test
+FAULTY: {name: (function, the check that must report "error")}; HEALTHY: {name: function}. Setups that no test
 examines are in benchmarks/more_trainings.py.
 """
 
@@ -16,7 +16,7 @@ FAULTY, HEALTHY = {}, {}
 
 
 def faulty(check):
-    """Enter a training whose fault the check is to find."""
+    """Register a setup whose fault the check must find."""
 
     def enter(build):
         FAULTY[build.__name__] = build, check
@@ -39,19 +39,19 @@ def batched(*parts, size=16):
 
 
 def table(examples=128, width=8, classes=3):
-    """Return inputs [examples, width] and a class of each that follows from them."""
+    """Return inputs [examples, width] and classes that follow from them."""
     x = random().normal(size=(examples, width)).astype("float32")
     return x, x[:, :classes].argmax(1).astype("int32")
 
 
 def numbers(examples=128, width=8):
-    """Return inputs and one number of each that follows from them."""
+    """Return inputs and targets [examples, 1] that follow from them."""
     x = random().normal(size=(examples, width)).astype("float32")
     return x, (x[:, :1] + 0.5 * x[:, 1:2]).astype("float32")
 
 
 def sentences(examples=64):
-    """Return strings of 3 to 12 words, and 1 for those with a good word, 0 for those with a bad one."""
+    """Return strings of 3 to 12 words, labeled 1 for those with "good", 0 for those with "bad"."""
     numbers = random()
     labels = numbers.integers(0, 2, examples)
     found = []
@@ -62,7 +62,7 @@ def sentences(examples=64):
 
 
 def images(examples=64, side=8):
-    """Return uint8 images [examples, side, side, 3] and their class: a bright left or right half."""
+    """Return uint8 images [examples, side, side, 3] and their classes: a bright left or right half."""
     labels = random().integers(0, 2, examples)
     values = random().integers(0, 120, (examples, side, side, 3))
     for image, label in zip(values, labels, strict=True):
@@ -72,7 +72,7 @@ def images(examples=64, side=8):
 
 
 def tokens(rows=64, length=13, vocabulary=20):
-    """Return rows of tokens from 1 on, in which the next follows from the last."""
+    """Return rows of tokens >= 1, in which each follows from the previous one."""
     first = random().integers(1, vocabulary, (rows, 1))
     return ((first + 3 * np.arange(length)) % (vocabulary - 1) + 1).astype("int32")
 
@@ -109,7 +109,7 @@ def language_model(length=12, vocabulary=20, causal=True, mask=False, add=True, 
 
 
 def in_policy(policy, optimizer, own=None):
-    """A classifier in a policy that is its own, not the global one."""
+    """Return a classifier whose layers have this policy, not the global one."""
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu", dtype=policy)(inputs)
     model = (own or keras.Model)(inputs, layers.Dense(3, "softmax", dtype=policy)(hidden))
@@ -153,7 +153,7 @@ def own_step_without_scale_loss():
     return in_policy("mixed_float16", optimizer, Own)
 
 
-# Sick: the data
+# Faulty: data
 
 
 @faulty("finite values")
@@ -232,7 +232,7 @@ def own_step_that_raises():
 
 
 def by_feature(kind, *names):
-    """A model of inputs in a dictionary, and data whose features come in the order of the names."""
+    """Return a model with a dictionary of inputs, and data with features in the order of ``names``."""
     x, y = numbers()
     inputs = {name: keras.Input((4,), name=name) for name in ("age", "width")}
     model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(list(inputs.values()))))
@@ -350,7 +350,7 @@ def wrong_width():
     return dense(layers.Dense(1), loss="mse"), batched(x, y)
 
 
-# Sick: loss and outputs
+# Faulty: loss and outputs
 
 
 @faulty("outputs and loss")
@@ -425,7 +425,7 @@ def frozen_at_random():
     return model, batched(x, y)
 
 
-# Sick: leaks
+# Faulty: leaks
 
 
 @faulty("cross-example leakage")
@@ -481,7 +481,7 @@ def mask_lost_at_a_sum():
     return language_model(mask=True, add=False), batched(found[:, :-1], found[:, 1:])
 
 
-# Sick: precision and files
+# Faulty: precision and files
 
 
 @faulty("saved and loaded")
@@ -499,7 +499,7 @@ def weights_in_a_plain_tensor():
     return dense(Forgets(), layers.Dense(1), loss="mse"), batched(x, y)
 
 
-# Sick: of KerasHub
+# Faulty: KerasHub
 
 
 @faulty("label leakage")
@@ -539,7 +539,7 @@ def a_function_traced_in_each_step():
         def train_step(self, data):
             self.done = getattr(self, "done", 0) + 1
             x, y = data
-            scaled(x, self.done)  # a number of Python, another one in each step
+            scaled(x, self.done)  # a Python number that changes in each step
             return super().train_step((x, y))
 
     scaled = tf.function(lambda x, number: x / number)
@@ -821,7 +821,7 @@ def subclassed():
 
 @healthy
 def few_different_inputs():
-    """Of 81 possible inputs nearly all occur in validation and in training, at random."""
+    """Nearly all of the 81 possible inputs occur in both training and validation, at random."""
     x = random().integers(0, 3, (640, 4)).astype("int32")
     y = (x.sum(1) > 4).astype("float32")
     model = keras.Sequential([keras.Input((4,), dtype="int32"), layers.Embedding(3, 4), layers.Flatten()])
@@ -834,7 +834,7 @@ def few_different_inputs():
 @healthy
 def monte_carlo_dropout():
     class Always(layers.Layer):
-        """A functional model would hand its own training=False on to a Dropout."""
+        """A functional model would pass its own training=False to a Dropout."""
 
         def __init__(self):
             super().__init__()

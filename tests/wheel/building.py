@@ -1,4 +1,4 @@
-"""The build backend, called as pip does, and an environment for what it has built."""
+"""Call the build backend as pip does, and install the result in an environment."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def build(kind, source, folder):
-    """Build a "wheel", an "sdist" or an "editable" wheel of a source folder; return the file that was made."""
+    """Build a "wheel", an "sdist" or an "editable" wheel of a source folder; return the file."""
     code = f"import hatchling.build, sys; print(hatchling.build.build_{kind}(sys.argv[1]))"
     command = [sys.executable, "-c", code, folder]
     done = subprocess.run(command, cwd=source, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
@@ -18,10 +18,10 @@ def build(kind, source, folder):
 
 
 def installed(wheel, folder):
-    """Make the folder an environment with the wheel, and return it.
+    """Create an environment with the wheel in the folder, and return it.
 
-    What the wheel needs it has from this environment, whose own .pth files, and so an editable install of the checkout,
-    are not read there.
+    The wheel's requirements come from the current environment, but not its .pth files, and so no editable install of
+    the checkout.
     """
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"

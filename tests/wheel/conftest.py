@@ -1,4 +1,4 @@
-"""What is shipped, built once, and a Python that has it and nothing of the checkout."""
+"""The shipped files, built once, and a Python that has them without the checkout."""
 
 import json
 import os
@@ -15,7 +15,7 @@ def sdist(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def wheel(sdist, tmp_path_factory):
-    """The wheel that is made from the sdist."""
+    """The wheel built from the sdist."""
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
@@ -24,7 +24,7 @@ def wheel(sdist, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def fresh(wheel, tmp_path_factory):
-    """The folder of an environment with the wheel, and a kernel of it."""
+    """The folder of an environment with the wheel and a kernel."""
     folder = installed(wheel, tmp_path_factory.mktemp("fresh"))
     kernel = folder / "share" / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
@@ -35,7 +35,7 @@ def fresh(wheel, tmp_path_factory):
 
 @pytest.fixture
 def kernel_of_the_wheel(fresh, monkeypatch):
-    """Kernels are of the fresh environment, whose folder this is."""
+    """The folder of the fresh environment, which all kernels use."""
     monkeypatch.setenv("JUPYTER_PATH", os.fspath(fresh / "share" / "jupyter"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return fresh

@@ -1,4 +1,4 @@
-"""A notebook alone, as on a hosted service: an empty folder, the wheel, and one line before the first cell."""
+"""A notebook by itself, as on a hosted service: an empty folder, the wheel, and one line before the first cell."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ by_name = {"ids": lambda path: path.stem}
 
 
 def run_alone(path, folder, environment, cells=None):
-    """Run a notebook, or its first code cells, in a folder where nothing else is; what fails raises."""
+    """Run a notebook, or its first code cells, in an empty folder; raise its errors."""
     shutil.copy(path, folder)
     notebook = rules.read(folder / path.name)
     if cells:

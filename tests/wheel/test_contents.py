@@ -1,4 +1,4 @@
-"""What the wheel, the sdist and an editable install hold, and what a package index will say of them."""
+"""The contents of the wheel, the sdist and an editable install, and their metadata on a package index."""
 
 import re
 import tarfile
@@ -15,7 +15,7 @@ LINK = re.compile(r"(!?)\[[^\]]*\]\(([^)]+)\)")
 
 
 def files_under(folder):
-    """The files of the checkout in a folder, as paths from there; nothing that Python or Jupyter leaves."""
+    """Return the checkout's files in a folder, as relative paths, without Python's or Jupyter's leftovers."""
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return {str(path) for path in files if not any(part.startswith((".", "__pycache__")) for part in path.parts)}
 

@@ -1,4 +1,4 @@
-"""The helper works alone: its tests pass in a wheel that was built without the layers above it."""
+"""The helper works alone: its tests pass with a wheel built without the layers above it."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the tests of worker processes share: a watch for what a job leaves behind, and a training to compare with."""
+"""Shared by the tests of worker processes: a watch for leftovers of a job, and a reference training run."""
 
 import pytest
 from leftovers import Watch
@@ -6,7 +6,7 @@ from leftovers import Watch
 
 @pytest.fixture
 def watch(monkeypatch, tmp_path_factory):
-    """Follow every process that the test starts, and end those that are left when it fails."""
+    """Track every process that the test starts, and end the remaining ones if it fails."""
     made = Watch(monkeypatch, tmp_path_factory.mktemp("temporary"))
     yield made
     made.end()

@@ -9,7 +9,7 @@ import bigtrain_nb as bt
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ON_CPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
-SECONDS = 300  # a net: most of these jobs take less than a second
+SECONDS = 300  # a safety limit: most of these jobs take less than a second
 INDEX = "import json, os, signal, sys, time; index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
 
 
@@ -18,7 +18,7 @@ def start(code, workers=2, **settings):
 
 
 def run(code, workers=2, show=False, **settings):
-    """Return a job that has ended."""
+    """Run a job to completion; return it."""
     return ended(start(code, workers, **settings), show)
 
 
@@ -31,7 +31,7 @@ def ended(job, show=False):
 
 
 def waiting(*arguments, workers=2, **settings):
-    """Return a job whose workers listen and wait, with their addresses."""
+    """Return a job whose workers listen and wait, and their addresses."""
     job = bt.run_workers(SCRIPTS / "waits.py", workers, arguments=arguments, **settings)
     return job, [address_of(job, index) for index in range(workers)]
 

@@ -1,4 +1,4 @@
-"""What a job must not leave behind: processes, ports that listen, temporary files, open descriptors."""
+"""Possible leftovers of a job: processes, listening ports, temporary files, open descriptors."""
 
 import os
 import socket
@@ -10,14 +10,14 @@ from contextlib import suppress
 import psutil
 
 SECONDS = 60
-"""A net: ten seconds are enough, whatever happened to the process that launched the job, unless the machine is busy."""
+"""A safety limit: on an idle machine ten seconds suffice, whatever happened to the launching process."""
 
 AUTOGRAPH = "__autograph_generated_file"
-"""Files that TensorFlow deletes as its process ends, and leaves when that is killed."""
+"""Files that TensorFlow deletes when its process exits, but not when it is killed."""
 
 
 class Watch:
-    """Marks the environment, so that processes are found wherever they went, and sets a temporary folder apart."""
+    """Marks the environment, so that all descendant processes can be found, and sets a separate temporary folder."""
 
     def __init__(self, monkeypatch, folder):
         self.mark, self.folder = uuid.uuid4().hex, folder
@@ -26,7 +26,7 @@ class Watch:
         monkeypatch.setattr(tempfile, "tempdir", None)
 
     def processes(self):
-        """Return the processes that inherited the mark and run; a zombie does not."""
+        """Return the running processes that inherited the mark, without zombies."""
         return [process for process in psutil.process_iter() if self._runs(process)]
 
     def _runs(self, process):
@@ -36,7 +36,7 @@ class Watch:
         return False
 
     def nothing_left(self, addresses=()):
-        """Wait for at most `SECONDS`; raise AssertionError naming what is still there."""
+        """Wait until nothing is left; after `SECONDS` raise AssertionError naming the leftovers."""
         until = time.monotonic() + SECONDS
         while left := self._left(addresses):
             assert time.monotonic() < until, left
@@ -61,14 +61,14 @@ def listens(address):
 
 
 def runs(pid):
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return False
 
 
 def eventually(condition, seconds=200):
-    """Return the first true value of ``condition()``; fail once the seconds are over."""
+    """Return the first true value of ``condition()``; fail after ``seconds``."""
     until = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < until, "it did not happen"

@@ -1,10 +1,9 @@
-"""What one of two workers trains: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL,RANK,STEPS ...]``.
+"""Train as one of two workers: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL,RANK,STEPS ...]``.
 
-On the first start, worker RANK sends itself the first SIGNAL after so many steps, on the second start the second.
-RESULTS gets each worker's final state, and a line for each step: the position before it, the examples of it that this
-worker trained, and a checksum of what the worker keeps after it. With FULLY_SHARD in the environment the weights of
-these layers are sharded; with ELASTIC there, no layer's result depends on the number of workers. With FOLDER alone it
-saves a larger model over and over.
+On the first start, worker RANK sends itself the first SIGNAL after STEPS steps, on the second start the second.
+RESULTS gets each worker's final state, and a line per step: the position before it, this worker's examples of it, and
+a checksum of the worker's state after it. The environment variable FULLY_SHARD selects layers to shard; with ELASTIC,
+no layer's result depends on the number of workers. With FOLDER alone, it repeatedly saves a larger model.
 """
 
 import json
@@ -20,19 +19,19 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train import preemption
 
-EPOCHS, BATCH, FILES, EXAMPLES = 2, 8, 3, 75  # ten batches; the last has three examples, so two and one
+EPOCHS, BATCH, FILES, EXAMPLES = 2, 8, 3, 75  # ten batches; the last has three examples, split into two and one
 EVERY = 4
 
 
 def write(folder):
-    """Write text files of unequal sizes, a number in each line."""
+    """Write text files of unequal sizes, with a number per line."""
     numbers = np.split(np.arange(EXAMPLES), [40, 50])
     for index, part in enumerate(numbers):
         (folder / f"{index}.txt").write_text("\n".join(map(str, part)), encoding="utf-8")
 
 
 def epoch_of(folder, epoch):
-    """Batches of (number, features, target), in an order of their own for each epoch."""
+    """Return batches of (number, features, target), in a different order for each epoch."""
     files = tf.data.Dataset.list_files(str(folder / "*.txt"), shuffle=False)
     lines = files.interleave(tf.data.TextLineDataset, cycle_length=2)
     numbers = lines.map(lambda line: tf.strings.to_number(line, tf.int64))
@@ -46,7 +45,7 @@ def epoch_of(folder, epoch):
 
 
 class Recording(bt.Model):
-    """Notes which examples this worker has trained."""
+    """Records the examples that this worker has trained."""
 
     def train_step(self, data):
         tf.numpy_function(lambda numbers: self.seen.extend(numbers.tolist()), [data[0]["number"]], [])
@@ -67,14 +66,14 @@ class Log(keras.callbacks.Callback):
 
 
 def checksum(model):
-    """Return a number of all bits that this worker has of a model's and its optimizer's variables."""
+    """Return a checksum of this worker's bits of the model's and optimizer's variables."""
     variables = [*model.variables, *model.optimizer.variables]
     local = model.distribute_strategy.experimental_local_results
     return zlib.crc32(b"".join(local(variable.value)[0].numpy().tobytes() for variable in variables))
 
 
 class End(keras.callbacks.Callback):
-    """Sends this process a signal after so many steps."""
+    """Sends this process a signal after this many steps."""
 
     def __init__(self, number, steps):
         super().__init__()
@@ -90,7 +89,7 @@ def model_of(strategy):
     keras.utils.set_random_seed(1 + int(os.environ["BIGTRAIN_RESTART"]))
     with strategy.scope():
         inputs = {"number": keras.Input((), dtype="int64", name="number"), "x": keras.Input((5,), name="x")}
-        sharded = os.environ.get("FULLY_SHARD")  # batch statistics need an example in each micro-batch then
+        sharded = os.environ.get("FULLY_SHARD")  # batch statistics then need an example in each micro-batch
         elastic = os.environ.get("ELASTIC")
         x = keras.layers.Dense(8, activation="tanh")(inputs["x"])
         x = keras.layers.Dropout(0 if elastic else 0.3)(x)
@@ -111,7 +110,7 @@ def refused(folder, model):
 
 
 def main(folder, data, results, *ends):
-    preemption.ROUND_SECONDS = 0  # these steps are so fast that the epoch would be over
+    preemption.ROUND_SECONDS = 0  # otherwise the fast steps would finish the epoch first
     strategy = bt.strategy()
     me = strategy.cluster_resolver.task_id if strategy.num_replicas_in_sync > 1 else 0
     restart, results = int(os.environ["BIGTRAIN_RESTART"]), Path(results)
@@ -144,7 +143,7 @@ def save_over_and_over(folder):
     for _ in resume.epochs(1):
         while True:
             resume.step_done()
-            sys.stdout.write(f"saved {resume.step}\n")  # in one piece, which a kill cannot tear, unlike print's
+            sys.stdout.write(f"saved {resume.step}\n")  # a single write, which a kill cannot split, unlike print's
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which examples each of two workers trains, of data in different forms: ``python shared_data.py FOLDER RESULTS``."""
+"""Record the examples that each of two workers trains on, by kind of data: ``shared_data.py FOLDER RESULTS``."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-ROWS = [40, 8, 8, 8]  # of each file
+ROWS = [40, 8, 8, 8]  # per file
 EXAMPLES, BATCH = 64, 16
 
 
@@ -36,7 +36,7 @@ def repeated(folder):
 
 
 def batches_shuffled(folder):
-    """Of two workers every second pair begins with the same batch."""
+    """Return batches of which every second pair starts alike on two workers."""
     return in_files(folder).shuffle(2)
 
 
@@ -96,7 +96,7 @@ def main(folder, results):
             found[kind] = str(error)
     try:
         backup = keras.callbacks.BackupAndRestore(f"{results}/backup")
-        model.fit(in_files(Path(folder)), None, None, 1, 0, [backup])  # its sixth argument
+        model.fit(in_files(Path(folder)), None, None, 1, 0, [backup])  # the sixth argument is callbacks
     except ValueError as error:
         found["one folder for all backups"] = str(error)
     worker = strategy.cluster_resolver.task_id

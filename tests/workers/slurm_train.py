@@ -16,7 +16,7 @@ BATCH, STEPS, EPOCHS = 8, 12, 3
 
 
 class Slow(keras.callbacks.Callback):
-    """Prints every step, and waits after it until the second restart, so that there is time to interrupt."""
+    """Prints every step, and pauses after it until the second restart, to leave time to interrupt."""
 
     def __init__(self, seconds):
         super().__init__()
@@ -59,7 +59,7 @@ def numbers(model):
 
 
 def trained_in_one_process():
-    """Return the weights that all ways to run this must end with."""
+    """Return the expected final weights of every way to run this."""
     model = new_model(tf.distribute.get_strategy())
     for epoch in range(EPOCHS):
         model.fit(batches(epoch), shuffle=False, verbose=0)
@@ -67,7 +67,7 @@ def trained_in_one_process():
 
 
 def weights_in(folder):
-    """Return the weights that both workers have written into the folder; they are the same."""
+    """Return the weights that both workers wrote to the folder, which must be equal."""
     first, second = (json.loads((folder / f"{index}.json").read_text(encoding="utf-8")) for index in range(2))
     assert first == second
     return first

@@ -1,4 +1,4 @@
-"""The cell of notebook 03 that starts two workers without a helper: whatever they do, none stays behind."""
+"""Notebook 03's cell that starts two workers without a helper: whatever they do, none remains."""
 
 import json
 import os
@@ -16,7 +16,7 @@ FIRST = "import json, os; config = json.loads(os.environ['TF_CONFIG']); first = 
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts a script as the cell does, and returns the cell's names."""
+    """A function that starts a script as the cell does, and returns the cell's variables."""
 
     def run(code, seconds=50):
         script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""Two workers, then one, then two, each started anew on the same folder: the same training, up to rounding."""
+"""Two workers, then one, then two, each restarted on the same folder: the same training up to rounding."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ import bigtrain_nb as bt
 
 
 def trained(folder, results, *ends, **settings):
-    """Return the ended job of workers that go on with what is in the folder."""
+    """Run workers that resume from the folder; return the completed job."""
     results.mkdir()
     arguments = [folder / "checkpoints", folder.parent / "data", results, *ends]
     run = {"arguments": arguments, "timeout": 240, "env": {**ON_CPUS, "ELASTIC": "yes"}} | settings
@@ -33,7 +33,7 @@ def final(results):
 
 @pytest.mark.more("three long jobs: what a training finds again is held by test_resume.py")
 def test_two_workers_then_one_then_two_train_what_two_train_up_to_rounding(tmp_path, watch):
-    """Worker 1 is killed in the first epoch; one alone is told to end in the second; two go on."""
+    """Worker 1 is killed in the first epoch; a single one gets SIGTERM in the second; two continue."""
     folder = tmp_path / "broken"
     first, alone, second = folder / "first", folder / "alone", folder / "second"
     (tmp_path / "data").mkdir()

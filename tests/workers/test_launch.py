@@ -1,4 +1,4 @@
-"""Workers on this machine: what they find, what they print, and how it reaches the notebook."""
+"""Workers on this machine: their environment, their output, and how it reaches the notebook."""
 
 import io
 import json
@@ -87,7 +87,7 @@ def test_a_traceback_has_the_lines_of_the_code_and_no_others():
     assert lines[0] == "Traceback (most recent call last):" and lines[-1] == "KeyError: 'gone'"
     places = [line.split(", ", 1)[1] for line in lines if line.strip().startswith("File")]
     assert places == ["line 6, in <module>", "line 4, in fails"] and "    raise KeyError('gone')" in lines
-    assert last == "at exit: KeyError('gone')"  # who acts at exit can see that it was no good end
+    assert last == "at exit: KeyError('gone')"  # atexit handlers can see the failure
 
 
 def test_much_output_is_shown_whole_and_in_order_and_its_first_and_last_lines_are_kept():

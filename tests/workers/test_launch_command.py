@@ -12,7 +12,7 @@ COMMAND = [sys.executable, "-m", "bigtrain_nb.launch", "run"]
 
 
 def shell(*words, **settings):
-    """Run a command line to its end."""
+    """Run a command line to completion."""
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=SECONDS, **settings)
 
 
@@ -30,7 +30,7 @@ def begun(*words):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # in case the tests run under nohup
     )
     addresses = set()
     while len(addresses) < 2:
@@ -71,7 +71,7 @@ def test_two_interrupts(watch):
     process, addresses = begun(SCRIPTS / "waits.py", "--", "stubborn")
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1)  # for the workers do not want to end
+        process.wait(1)  # the workers ignore the first signal
     process.send_signal(signal.SIGINT)
     assert process.wait(SECONDS) == 130
     process.communicate()

@@ -1,4 +1,4 @@
-"""A worker that fails ends the job, and the reader sees why first; all can be started again."""
+"""A failed worker ends the job, and the reader sees its cause first; all workers can be restarted."""
 
 import os
 import signal
@@ -124,7 +124,7 @@ def test_what_a_worker_leaves_behind_is_cleared_away_while_it_runs():
     """
     job = start(code, workers=1)
     pid = int(eventually(lambda: job.logs(0)))
-    eventually(lambda: not psutil.pid_exists(pid))  # no zombie either
+    eventually(lambda: not psutil.pid_exists(pid))  # not even as a zombie
     assert job.stop() == [-15]
 
 

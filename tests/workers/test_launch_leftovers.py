@@ -1,4 +1,4 @@
-"""Whatever ends the process that launched a job: soon no process, no port that listens, no temporary file is left."""
+"""However the process that launched a job ends, no process, listening port or temporary file remains for long."""
 
 import gc
 import json
@@ -19,14 +19,14 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells 
 
 
 def kernel(how, *arguments, **settings):
-    """Start a process that launches two workers; return it once they are ready, with their addresses."""
+    """Start a process that launches two workers; once they are ready, return it and their addresses."""
     command = [sys.executable, SCRIPTS / "launches.py", how, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
     return process, json.loads(process.stdout.readline())
 
 
 def end(process):
-    """Return what a process still says, and its exit code."""
+    """Return a process's remaining output, and its exit code."""
     out, err = process.communicate(timeout=SECONDS)
     return out, err, process.returncode
 
@@ -42,7 +42,7 @@ def test_kill_9_of_the_kernel(how, arguments, watch):
 
 def test_an_interrupt_of_wait_in_this_process(watch):
     job, addresses = waiting()
-    assert os.getpgid(0) not in map(os.getpgid, job.pids)  # a terminal's Ctrl-C goes to a whole group
+    assert os.getpgid(0) not in map(os.getpgid, job.pids)  # a terminal's Ctrl-C reaches the process group
     timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
     with pytest.raises(KeyboardInterrupt):
         timer.start()
@@ -70,7 +70,7 @@ def test_a_kernel_whose_child_keeps_everything_open(how, watch):
 
 
 def test_a_kernel_killed_at_any_moment_of_the_start(watch):
-    """The children may find no order, half of one, or a job that has just begun."""
+    """The children may find no order on standard input, half of one, or a job that has just begun."""
     for _ in range(5):
         process = subprocess.Popen([sys.executable, SCRIPTS / "launches.py", "waits"], stdout=subprocess.DEVNULL)
         eventually(lambda pid=process.pid: psutil.Process(pid).children())  # the supervisor
@@ -109,7 +109,7 @@ def test_output_that_nobody_reads_any_more_does_not_hold_up_the_end(watch):
     command = [sys.executable, "-c", f"{launch}; time.sleep(60)", SCRIPTS / "talks.py"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     process.stdout.readline()
-    process.send_signal(signal.SIGSTOP)  # its reading thread stands still, the pipe fills
+    process.send_signal(signal.SIGSTOP)  # its reading thread stops, and the pipe fills up
     time.sleep(0.5)
     process.kill()
     end(process)

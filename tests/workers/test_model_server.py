@@ -1,6 +1,6 @@
-"""The model server beside notebook 14 as a process: its answers, its refusals, and what a kill leaves behind.
+"""Notebook 14's model server as a process: its answers, its refusals, and leftovers of a kill.
 
-What the model behind it takes and refuses is in unit/test_served_models.py.
+unit/test_served_models.py tests which requests the model behind it accepts.
 """
 
 import json
@@ -33,7 +33,7 @@ def until(condition):
 
 @pytest.fixture
 def served(tmp_path, watch):
-    """Return the job of a server of the model "doubles", and its port."""
+    """A job that serves the model "doubles", and its port."""
     folder = tmp_path / "models" / "doubles" / "1"
     signature = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")])
     tf.saved_model.save(tf.Module(), os.fspath(folder), signatures={"serving_default": signature})

@@ -1,4 +1,4 @@
-"""Two hosts: network namespaces with addresses of their own and a cable between them. Needs root."""
+"""Two hosts: network namespaces with their own addresses and a virtual cable. Needs root."""
 
 import json
 import os
@@ -11,13 +11,13 @@ import pytest
 import slurm_train
 from slurm_train import weights_in
 
-SECONDS = 200  # a net: about ten seconds are enough
+SECONDS = 200  # a safety limit: about ten seconds are enough
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 pytestmark = pytest.mark.more("needs root: two hosts, made of network namespaces")
 
 
 def place(index):
-    """Return what a worker on one of the hosts must know."""
+    """Return the environment of a worker on one of the hosts."""
     cluster = {"worker": [f"{address}:2222" for address in ADDRESSES]}
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})}
 
@@ -28,7 +28,7 @@ def ip(*words):
 
 @pytest.fixture
 def hosts():
-    """The names of two namespaces, each with one of the addresses."""
+    """The names of two namespaces, each with its address."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and the command ip")
     names = [f"bigtrain-{os.getpid()}-{index}" for index in range(2)]
@@ -46,7 +46,7 @@ def hosts():
                 assert not ip("-n", name, "link", "set", device, "up").stderr
         yield names
     finally:
-        ip("link", "delete", cable[0])  # still here only if the set-up stopped half-way
+        ip("link", "delete", cable[0])  # exists only if the setup failed halfway
         for name in names:
             ip("netns", "delete", name)
 

@@ -1,4 +1,4 @@
-"""The script beside notebook 03 whose workers answer, or say why they do not."""
+"""Notebook 03's script whose workers answer, or report why they do not."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The project to copy: two workers train it in a reader's folder, one is killed in the middle, nothing is lost."""
+"""The project template: two workers train it in a reader's folder, one is killed midway, nothing is lost."""
 
 import csv
 import shutil
@@ -13,14 +13,14 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.unpack import unpack
 
-SECONDS = 240  # a net under workers that wait for each other
+SECONDS = 240  # a safety limit for workers that wait for each other
 STEPS, EPOCHS = 8, 3
 FILES = {"README.md", "data.py", "engine.py", "model.py", "monitoring.py", "settings.yaml", "train.py"}
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The folder of the template, as a reader unpacks it."""
+    """The folder of the template, unpacked as by a reader."""
     folder = tmp_path_factory.mktemp("reader")
     unpack(folder)
     return folder / "scripts" / "project"

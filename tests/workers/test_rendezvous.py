@@ -1,4 +1,4 @@
-"""All workers meet before TensorFlow starts: who is waited for, and whose words count."""
+"""The rendezvous of all workers before TensorFlow starts: who is awaited, and whose messages count."""
 
 import atexit
 import json
@@ -16,7 +16,7 @@ from bigtrain_nb.launch import rendezvous
 from bigtrain_nb.launch.cluster_spec import ClusterSpec, Place
 from bigtrain_nb.launch.supervisor import free_ports
 
-SECONDS = 60  # a net: these meetings take a second
+SECONDS = 60  # a safety limit: these meetings take a second
 
 
 @pytest.fixture(autouse=True)
@@ -39,24 +39,24 @@ def specs(count):
 
 
 def meet(spec, seconds=SECONDS, **runs):
-    """Let a task that runs these things meet the others."""
+    """Let a task with these facts (`what_runs`) meet the others."""
     return rendezvous.meet(spec, runs, rendezvous.Deadline(seconds))
 
 
 def greeting(spec, **runs):
-    """What a task says to the chief first."""
+    """Return a task's first message to the chief."""
     message = {"rank": spec.rank, "group": spec.group, "runs": runs}
     return f"bigtrain_nb {json.dumps(message)}\n".encode()
 
 
 def say(port, words):
-    """Say something to the chief, and hang up."""
+    """Send a message to the chief, and close the connection."""
     with create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(words)
 
 
 def refused(*meetings):
-    """Return the one sentence with which all of them end."""
+    """Return the error message with which all of them fail."""
     said = set()
     for one in meetings:
         with pytest.raises(RuntimeError) as caught:
@@ -184,9 +184,9 @@ def test_the_chief_listens_on_its_own_address_only():
     with rendezvous.listening(chief, rendezvous.Deadline(1)) as server:
         assert server.getsockname() == ("127.0.0.1", chief.port)
     at_two_hosts = ClusterSpec([chief.addresses[0], "192.0.2.1:2222"], 0, False, "TF_CONFIG")
-    with rendezvous.listening(at_two_hosts, rendezvous.Deadline(1)) as server:  # others could not come to loopback
+    with rendezvous.listening(at_two_hosts, rendezvous.Deadline(1)) as server:  # others cannot reach loopback
         assert server.getsockname()[:2] in [("::", chief.port), ("0.0.0.0", chief.port)]
-        create_connection(("127.0.0.1", chief.port)).close()  # of both families
+        create_connection(("127.0.0.1", chief.port)).close()  # both address families
 
 
 def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
@@ -195,14 +195,14 @@ def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
     pairs[0][1].close()
     began = time.monotonic()
     rendezvous._leave_last({rank: mine for rank, (mine, _) in enumerate(pairs)})
-    assert 1 <= time.monotonic() - began < 18  # 19 that stay, for a second each, would be 19
+    assert 1 <= time.monotonic() - began < 18  # one after the other, 19 would take 19
     for pair in pairs:
         pair[0].close()
         pair[1].close()
 
 
 def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "")  # so that what is set here does not stay for other tests
+    monkeypatch.setenv("TF_CONFIG", "")  # restored after the test
     (spec,) = specs(1)
 
     met = []
@@ -228,14 +228,14 @@ def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_t
             theirs.sendall(words)
             assert rendezvous.heard(mine, time.monotonic() + 0.2) is None
         assert time.monotonic() - began < SECONDS
-        theirs.sendall(b'"rank": 1}\n')  # the rest of it comes too late
+        theirs.sendall(b'"rank": 1}\n')  # the rest is too late
         assert rendezvous.heard(mine, time.monotonic() + SECONDS) is None
         rendezvous.send(theirs, rank=2)
         assert rendezvous.heard(mine, time.monotonic() + SECONDS) == {"rank": 2}
 
 
 def places(count, host="127.0.0.1"):
-    """Tasks that know their rank, their number and where the chief waits."""
+    """Return tasks that know their rank, the world size and the chief's address."""
     chief = f"{host}:{free_ports(1)[0]}"
     return [Place(rank, count, chief, "SLURM's variables", f"{count} tasks") for rank in range(count)]
 
@@ -252,7 +252,7 @@ def test_tasks_that_know_the_chief_only_tell_each_other_where_they_are(pool):
     assert all(spec.addresses == specs[0].addresses and spec.source == "SLURM's variables" for spec in specs)
     assert len(set(specs[0].addresses)) == 4 and chief.chief not in specs[0].addresses
     assert [*specs[0].cluster] == ["worker"]
-    assert all(address.startswith("localhost:") for address in specs[0].addresses)  # by its name, not its loopback
+    assert all(address.startswith("localhost:") for address in specs[0].addresses)  # by host name, not loopback address
 
 
 def test_those_beside_the_chief_are_where_the_others_reach_the_chief(pool, monkeypatch):
@@ -286,7 +286,7 @@ def test_who_does_not_come_and_who_comes_to_another_group_is_named(pool, monkeyp
 
 
 def test_tasks_that_have_told_where_they_are_are_compared_by_what_they_run(pool, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "")  # which is set in meeting, and put back after the test
+    monkeypatch.setenv("TF_CONFIG", "")  # set by the meeting, restored after the test
     met = []
     for place, rate in zip(places(2), ("0.1", "0.2"), strict=True):
         runs = {"argument --rate": rate, "file train.py": rate, "keras": f"3.{rate}"}

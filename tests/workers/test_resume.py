@@ -1,4 +1,4 @@
-"""Two workers that are ended in the middle of an epoch, by either signal to either of them, go on to the same bits."""
+"""Two workers ended in mid-epoch, by either signal to either worker, resume to bitwise identical results."""
 
 import json
 import signal
@@ -14,8 +14,8 @@ from resume_worker import EPOCHS, EVERY, EXAMPLES
 
 import bigtrain_nb as bt
 
-SECONDS = 240  # a net under workers that wait for each other
-SIGTERM_AFTER, SIGKILL_AFTER = 5, 12  # steps; ten are an epoch
+SECONDS = 240  # a safety limit for workers that wait for each other
+SIGTERM_AFTER, SIGKILL_AFTER = 5, 12  # steps, of ten per epoch
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def data(tmp_path_factory):
 
 
 def trained(folder, data, *ends, **settings):
-    """Return the ended job of two workers."""
+    """Run two workers to completion; return the job."""
     (folder / "results").mkdir()
     arguments = [folder / "checkpoints", data, folder / "results", *ends]
     run = {"arguments": arguments, "timeout": SECONDS, "env": ON_CPUS} | settings
@@ -44,18 +44,18 @@ def states(folder):
 
 
 def difference(ours, theirs):
-    """Return the largest difference of any number, and whether all bits are equal."""
+    """Return the largest difference, and whether all bits are equal."""
     largest = max(float(np.max(np.abs(a - b), initial=0)) for a, b in zip(ours, theirs, strict=True))
     return largest, all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
 
 
 def steps(folder, worker, restart):
-    """Return what a worker has noted of its steps in one of its starts."""
+    """Return a worker's records of its steps after one of its starts."""
     return [json.loads(line) for line in (folder / "results" / f"steps{worker}-{restart}").open()]
 
 
 def counted(folder, restarts):
-    """Return how often each example was trained in each epoch, on both workers, by steps that are in the result."""
+    """Return how often each example was trained per epoch, on both workers, without lost steps."""
     counts = [Counter() for _ in range(EPOCHS)]
     for worker in range(2):
         starts = [tuple(map(int, line.split())) for line in (folder / "results" / f"starts{worker}").open()]
@@ -69,7 +69,7 @@ def counted(folder, restarts):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """The job of a training that nobody ends, and its folder."""
+    """The job of an undisturbed training run, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
     job = trained(folder, data)
     assert job.codes == [0, 0], logs(job)
@@ -79,7 +79,7 @@ def whole(data, tmp_path_factory):
 
 def test_workers_ended_by_sigterm_and_the_chief_by_kill_9_go_on_to_the_same_bits(whole, data, tmp_path):
     ends = f"{int(signal.SIGTERM)},1,{SIGTERM_AFTER}", f"{int(signal.SIGKILL)},0,{SIGKILL_AFTER}"
-    job = trained(tmp_path, data, *ends, restarts=2, grace_period=30)  # on a busy machine to leave takes long
+    job = trained(tmp_path, data, *ends, restarts=2, grace_period=30)  # exiting takes long on a busy machine
     assert (job.codes, job.restarted) == ([0, 0], 2), logs(job)
     starts = [(tmp_path / "results" / f"starts{worker}").read_text().splitlines() for worker in range(2)]
     last_save = (SIGTERM_AFTER + SIGKILL_AFTER - 10 - 1) // EVERY * EVERY
@@ -98,7 +98,7 @@ def test_workers_ended_by_sigterm_and_the_chief_by_kill_9_go_on_to_the_same_bits
 
 @pytest.mark.more("one more job that is killed: shards in a checkpoint are held by test_two_workers.py")
 def test_fully_sharded_workers_take_the_same_steps_again_after_the_chief_was_killed(data, tmp_path):
-    """The steps since the last save are trained twice, and what a worker keeps after each has the same bits."""
+    """Steps since the last save are trained twice; a worker's state after each is bitwise identical."""
     killed_after = EVERY + 3
     shards = {"env": {**ON_CPUS, "FULLY_SHARD": r"dense.*"}}
     job = trained(tmp_path, data, f"{int(signal.SIGKILL)},0,{killed_after}", restarts=1, **shards)
@@ -114,7 +114,7 @@ def test_fully_sharded_workers_take_the_same_steps_again_after_the_chief_was_kil
         assert [first[step] for step in twice] == [again[step] for step in twice]
         first_states.add(first[0, 0])
     assert len(first_states) == 2  # each worker has its own shards
-    assert "UnavailableError" in job.logs(1)  # what sends shards ends with an error when a worker is lost
+    assert "UnavailableError" in job.logs(1)  # communication of shards fails when a worker is lost
     assert all(np.isfinite(state).all() for state in np.load(tmp_path / "results" / "state0.npz").values())
     assert counted(tmp_path, 1) == [Counter(range(EXAMPLES))] * EPOCHS
 

@@ -1,4 +1,4 @@
-"""The two searches beside notebook 13 in real processes: one is killed, nobody waits, and the search goes on."""
+"""Notebook 13's two search scripts in real processes: one is killed, none waits for it, and the search continues."""
 
 import json
 import time
@@ -17,7 +17,7 @@ SECONDS = 400
 
 
 def done(job):
-    """The trials that have ended, as the tuners have told."""
+    """Return the completed trials that the tuners reported."""
     lines = [line for name in job.names for line in job.logs(name).splitlines()]
     return [json.loads(line)["trial"] for line in lines if line.startswith('{"trial"')]
 

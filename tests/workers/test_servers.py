@@ -1,4 +1,4 @@
-"""The scripts of notebook 12 where it does not go: nobody answers, a server is lost, and Keras' `fit`."""
+"""Notebook 12's scripts in cases that it does not cover: no answer, a lost server, and Keras' `fit`."""
 
 import socket
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_lost_server_is_an_error_in_the_chief_and_nothing_is_left(watch):
 
 @five_processes
 def test_keras_fit_raises(watch):
-    """If it works, say so in notebook 12, where the step is written by hand."""
+    """Once it works, say so in notebook 12, which writes the step by hand."""
     job = started(FIT)
     eventually(lambda: job.codes[0] is not None, 200)
     job.stop()
@@ -70,7 +70,7 @@ def test_keras_fit_raises(watch):
 )
 def test_who_does_not_answer_is_named_and_the_process_ends(monkeypatch, script, number, said):
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
+        bound.bind(("127.0.0.1", 0))  # reserves a port without listening
         here, silent = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listening, bound))
         addresses = [silent, here, silent, here, silent]
         monkeypatch.setattr(script, "WAIT_SECONDS", 0.5)

@@ -1,4 +1,4 @@
-"""Two workers train each example once in an epoch, in the batches of one device, or say why they cannot."""
+"""Two workers train each example once per epoch, in the batches of one device, or report why they cannot."""
 
 import json
 

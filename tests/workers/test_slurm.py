@@ -1,6 +1,6 @@
-"""notebooks/scripts/train.sbatch under a real SLURM: the weights of one process here, through a SIGTERM too.
+"""notebooks/scripts/train.sbatch under a real SLURM: the weights of a single process, even after a SIGTERM.
 
-.ci/slurm installs and starts one, of two nodes on one host.
+.ci/slurm installs and starts SLURM with two nodes on one host.
 """
 
 import os
@@ -17,14 +17,14 @@ import slurm_train
 from slurm_train import weights_in
 
 SBATCH = Path(__file__).parents[2] / "notebooks" / "scripts" / "train.sbatch"
-SECONDS = 300  # a net: one start takes about ten seconds
+SECONDS = 300  # a safety limit: one start takes about ten seconds
 pytestmark = pytest.mark.more("needs a SLURM, and waits for its queue")
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def slurm():
-    """Skip all tests unless the nodes are those of .ci/slurm."""
+    """Skip all tests unless the cluster is that of .ci/slurm."""
     if not shutil.which("sbatch"):
         pytest.skip("there is no sbatch; .ci/slurm installs SLURM")
     names = subprocess.run(["sinfo", "--noheader", "--Node", "--format=%N"], capture_output=True, text=True).stdout
@@ -46,7 +46,7 @@ class SlurmJob:
         return "".join(path.read_text(encoding="utf-8") for path in self.folder.glob(f"*-{self.id}.log"))
 
     def until(self, condition):
-        """Wait until the condition of its facts and its log holds; fail if the job ends before."""
+        """Wait until ``condition(facts, log)`` holds; fail if the job ends first."""
         end = time.monotonic() + SECONDS
         while not condition(facts := self.facts, self.log):
             assert time.monotonic() < end and facts["JobState"] not in OVER, f"{facts}\n{self.log}"
@@ -76,10 +76,10 @@ def command(*words, folder=None):
 
 @pytest.fixture
 def submit(tmp_path, monkeypatch):
-    """A function that edits the file where it says so, and submits it; its jobs end with the test."""
+    """A function that edits the marked places of the file and submits it; its jobs end with the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # python3 is this one
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # python3 is this Python
     jobs = []
 
     def submitted(script, *arguments, container=""):
@@ -101,7 +101,7 @@ def submit(tmp_path, monkeypatch):
 
 
 def only_python(folder):
-    """Return a folder in which python3 is all there is."""
+    """Return a folder that contains only python3."""
     (folder / "bin").mkdir()
     (folder / "bin" / "python3").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
     (folder / "bin" / "python3").chmod(0o755)
@@ -109,7 +109,7 @@ def only_python(folder):
 
 
 def start_again(job, restart):
-    """Wait until the job is back in the queue; let it start soon, not in two minutes. The nodes need a moment."""
+    """Wait until the job is requeued; let it start in 5 s, not two minutes: the nodes need a moment."""
     job.until(lambda facts, log: facts["Restarts"] == str(restart) and facts["JobState"] == "PENDING")
     command("scontrol", "update", f"JobId={job.id}", "StartTime=now+5")
 
@@ -117,7 +117,7 @@ def start_again(job, restart):
 def test_two_nodes_that_are_told_to_end_and_put_back_end_with_the_weights_of_one_process(
     submit, tmp_path, trained_here
 ):
-    """The tasks find nothing of SLURM's, as in a container."""
+    """The tasks find no SLURM commands, as in a container."""
     job = submit(slurm_train.__file__, tmp_path, "--pause=0.2", container=f"env PATH={only_python(tmp_path)}")
     job.until(lambda facts, log: "step 5" in log)
     command("scancel", "--signal=TERM", job.id)

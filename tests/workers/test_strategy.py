@@ -1,4 +1,4 @@
-"""bt.strategy(): right by itself on one device, on several and among workers, and clear about what is wrong."""
+"""bt.strategy(): the right choice for one device, several devices and workers, with clear errors."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def sum_of_all(value):
 
 @pytest.fixture
 def refused(monkeypatch, capsys):
-    """Return a function that returns the error that `bt.strategy` raises before TensorFlow starts, without a word."""
+    """Return a function: the error that `bt.strategy` raises before TensorFlow starts, without any output."""
 
     def error(timeout, **environment):
         for name, value in environment.items():
@@ -55,7 +55,7 @@ def refused(monkeypatch, capsys):
 
 
 def one_of_two(peer, index=0, port=None):
-    """Return the environment of one of two workers, whose other one has the address ``peer``."""
+    """Return the environment of one of two workers; the other has the address ``peer``."""
     mine = f"127.0.0.1:{port or free_ports(1)[0]}"
     addresses = [mine, peer] if index == 0 else [peer, mine]
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}

@@ -1,8 +1,8 @@
-"""Two worker processes on this machine train as one process does with the whole batch; all is found in one job.
+"""Two worker processes on this machine train as one process does with the full batch; one job collects all results.
 
-Stock Keras cannot: `fit` raises on every worker, first where it builds the model from a batch, and without that step
-where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is fixed:
-`Model._maybe_symbolic_build` and `keras_compat.logs_to_reduce` can then be deleted.
+Stock Keras cannot: `fit` raises on every worker, first when building the model from a batch, and without that step
+when reducing the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is fixed; then delete
+`Model._maybe_symbolic_build` and `keras_compat.logs_to_reduce`.
 """
 
 import json
@@ -16,7 +16,7 @@ from two_workers import net, weights
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-SECONDS = 1000  # a net: two minutes alone on slow cores, and several times that beside other programs
+SECONDS = 1000  # a safety limit: two minutes on slow cores, several times that on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    """What each worker found."""
+    """The results of each worker."""
     job = ended(bt.run_workers(two_workers.__file__, arguments=[folder], env=ON_CPUS, timeout=SECONDS))
     assert job.codes == [0, 0], "\n".join(job.logs(index)[-3000:] for index in range(2))
     return [json.loads((folder / f"{index}.json").read_text(encoding="utf-8")) for index in range(2)]
@@ -110,7 +110,7 @@ def test_a_step_has_one_reduction_for_any_number_of_micro_batches(found):
 
 
 def test_with_sharded_state_gradients_go_from_all_to_all(found):
-    """A half of each of four weights, of 48, 8, 8 and 1 numbers. All sum the loss, its weight, and four norms."""
+    """Half of each of four weights, of 48, 8, 8 and 1 values. All-reduced: the loss, its weight, and four norms."""
     for result in found:
         assert result["scattered"] == {"CollectiveReduceV2": [[2], [4]], "CollectiveAllToAllV2": [[2, 24 + 4 + 4 + 1]]}
 

@@ -1,4 +1,4 @@
-"""What one of two workers does, as a process of its own: ``python two_workers.py FOLDER``, with TF_CONFIG set."""
+"""One of two workers, in a separate process: ``python two_workers.py FOLDER``, with TF_CONFIG set."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from bigtrain_nb.common.replicas import all_gather
 from bigtrain_nb.train.model import Model
 
 BATCH = 16
-COUNT = 3 * BATCH + 1  # the last batch has one example, so one worker none
+COUNT = 3 * BATCH + 1  # the last batch has one example, so one worker has none
 CASES = {
     "float32": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4, global_clipnorm=0.1), 1),
     "mixed_float16": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4), 3),
@@ -47,7 +47,7 @@ def weights(model):
 
 
 def train(strategy):
-    """Return for each case what fit, evaluate and predict give."""
+    """Return the results of fit, evaluate and predict for each case."""
     x, y = examples(COUNT)
     results = {}
     for policy, (optimizer, micro_batches) in CASES.items():
@@ -65,7 +65,7 @@ def train(strategy):
 
 
 def in_turn(strategy):
-    """Return what fit, evaluate and predict give with three steps an execution; the last one has one step."""
+    """Return the results of fit, evaluate and predict with three steps per execution; the last has only one."""
     data = batched(*examples(COUNT))
     model = net(strategy, "float32", CASES["float32"][0])
     with strategy.scope():
@@ -79,7 +79,7 @@ def in_turn(strategy):
 
 
 def sharded(strategy):
-    """Train with sharded state, leave a checkpoint and a file; return the weights, and the file's state."""
+    """Train with a sharded optimizer, save a checkpoint and a file; return the weights and the optimizer state."""
     model = net(strategy, "float32", CASES["float32"][0], shard_optimizer=True)
     resume = bt.Resume(f"{sys.argv[1]}/checkpoints", model)
     data = resume.data(lambda epoch: batched(*examples(COUNT)))
@@ -101,7 +101,7 @@ def in_two_blocks():
 
 
 def train_blocks(strategy, folder, **settings):
-    """Train a model of two blocks in micro-batches, leave a checkpoint; return it, and why there is none in a scope."""
+    """Train two blocks in micro-batches, save a checkpoint; return the model, and the error of `Resume` in a scope."""
     with strategy.scope():
         model = bt.Model.of(in_two_blocks, micro_batches=2, **settings)
         model.compile(CASES["float32"][0](), "mse")
@@ -116,7 +116,7 @@ def train_blocks(strategy, folder, **settings):
 
 
 def fully(strategy):
-    """Train fully sharded, leave a checkpoint and a file; return what fit, evaluate and predict give."""
+    """Train fully sharded, save a checkpoint and a file; return the results of evaluate and predict."""
     model, refused = train_blocks(strategy, f"{sys.argv[1]}/fully", fully_shard=r"block_\d")
     model.save(f"{sys.argv[1]}/fully-{strategy.cluster_resolver.task_id}.keras")
     return {
@@ -128,7 +128,7 @@ def fully(strategy):
 
 
 class Record(keras.callbacks.Callback):
-    """Notes scale, weights and steps after every batch."""
+    """Records scale, weights and steps after every batch."""
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ class Record(keras.callbacks.Callback):
 
 
 def poison(strategy):
-    """Return what is recorded when the third and sixth batch hold an inf, for one worker each."""
+    """Return the records if the third and sixth batch contain an inf, for one worker each."""
     x, y = examples(8 * BATCH)
     x[2 * BATCH] = x[6 * BATCH - 1] = np.inf
     record = Record()
@@ -163,19 +163,19 @@ def graph_of_step(strategy, **options):
 
 
 def reductions(graph):
-    """Return how many collective reductions a graph has."""
+    """Return the number of collective reductions in a graph."""
     graph = graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return sum(node.op.startswith("CollectiveReduce") for node in nodes)
 
 
 def in_slices(strategy):
-    """Return how many reductions a step of three micro-batches has."""
+    """Return the number of reductions in a step of three micro-batches."""
     return reductions(graph_of_step(strategy, micro_batches=3))
 
 
 def scattered(strategy):
-    """Return the shapes of what a step with sharded state reduces, and of what goes from all to all."""
+    """Return the input shapes of the all-reduces and all-to-alls in a step with a sharded optimizer."""
     shapes = {"CollectiveReduceV2": [], "CollectiveAllToAllV2": []}
     for operation in graph_of_step(strategy, shard_optimizer=True).get_operations():
         if operation.type in shapes:
@@ -188,7 +188,7 @@ def sgd():
 
 
 def short(strategy):
-    """Return the weights after a training whose gradients travel in either type."""
+    """Return the weights after training with either type for gradient reduction."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         model = net(strategy, "float32", sgd, reduce_dtype=dtype)
@@ -198,13 +198,13 @@ def short(strategy):
 
 
 def files(strategy):
-    """Save to the same paths from both workers, again and again; return which files were whole each time."""
+    """Repeatedly save to the same paths from both workers; return which files were complete each time."""
     whole = []
     for sharded in (False, True):
         model = net(strategy, "float32", sgd, shard_optimizer=sharded)
         data = batched(*examples(COUNT))
         folder = f"{sys.argv[1]}/files-{sharded}"
-        Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks make it too, and race
+        Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks create it too, in a race
         callbacks = [
             keras.callbacks.ModelCheckpoint(f"{folder}/best.keras"),
             keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True),
@@ -233,7 +233,7 @@ def files(strategy):
 
 
 def stock(strategy):
-    """Return the first line of what stock Keras raises in fit, as it is and with its symbolic build left out."""
+    """Return the first line of stock Keras' errors in fit, with and without its symbolic build."""
 
     class Built(keras.Model):
         def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -250,7 +250,7 @@ def stock(strategy):
 
 
 def metered(strategy):
-    """Return what the meter of a worker says; the last batch has one example, which the second worker has not."""
+    """Return the results of a worker's meter; the last batch has one example, none for the second worker."""
     with strategy.scope():
         model = bt.Model.of(in_two_blocks(), micro_batches=2)
         model.compile("sgd", "mse")

@@ -1,1 +1,1 @@
-"""Pictures that one notebook draws."""
+"""Figures used by a single notebook."""

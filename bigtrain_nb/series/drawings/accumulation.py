@@ -1,4 +1,4 @@
-"""What a batch in slices does to the weights, where it is done wrong, and to memory."""
+"""Effects of gradient accumulation: on memory, and, if it is wrong, on the weights."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -6,13 +6,13 @@ from matplotlib.ticker import NullLocator
 from bigtrain_nb.common.words import number
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
-SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
+SMALLEST = 1e-8  # smaller distances, 0 included, are drawn here: float32 cannot resolve them
 
 
 def distance_figure(wrong, right) -> Figure:
-    """One row for each way to train, on a logarithmic axis: how far its weights end from those of whole batches.
+    """The distance of each method's final weights from those of full batches, one row each, on a logarithmic axis.
 
-    `wrong`, `right`: {name: distance}; 1 is as far off as training itself has moved the weights.
+    `wrong`, `right`: {name: distance}; 1 is the distance that training itself moved the weights.
     """
     figure, (axes,) = canvas(1.3 + 0.36 * (len(wrong) + len(right)))
     axes.axvline(1, color=INK, linewidth=1.2)
@@ -39,7 +39,7 @@ def distance_figure(wrong, right) -> Figure:
 
 
 def passes_figure(steps) -> Figure:
-    """When the passes of a step ran, and below them its memory, on one clock; a column for each of ``steps``.
+    """The timeline of a step's passes, and its memory below on the same axis; one column per entry of ``steps``.
 
     `steps`: {title: (forward passes, backward passes, memory)}, passes as [(start, end), ...] and memory as [(time,
     MiB), ...], all times in seconds.

@@ -1,17 +1,17 @@
-"""Who does what from when to when: rows of boxes on one clock, in groups that each have a line of words above them."""
+"""Timelines: rows of boxes on one time axis, in groups with a heading each."""
 
 from matplotlib.patches import Rectangle
 
 from bigtrain_nb.plots.canvas import INK, canvas, label
 
-HEAD, ROW, FOOT = 0.42, 0.36, 0.65  # inches of a group's line of words, of a row, of what stands below the clock
-LETTER, EDGES = 0.0145, 0.006  # of the clock: the width of a letter, and what a box needs beside its text
+HEAD, ROW, FOOT = 0.42, 0.36, 0.65  # heights in inches: a group's heading, a row, the text below the axis
+LETTER, EDGES = 0.0145, 0.006  # as shares of the axis: the width of a letter, and the padding of a box
 
 
 def clock(groups, end, words, room=0.0):
-    """Return a figure, its axes on a clock until ``end``, and the y of each row: {(group, row): y}.
+    """Return a figure, its axes with times up to ``end``, and the y of each row: {(heading, row): y}.
 
-    `groups`: {line of words: [row, ...]}; `words` stand below the clock; ``room``: inches above each row, for words.
+    `groups`: {heading: [row, ...]}; `words`: the axis label; ``room``: inches above each row, for text.
     """
     rows = sum(map(len, groups.values()))
     figure, (axes,) = canvas(HEAD * len(groups) + (room + ROW) * rows + FOOT)
@@ -33,7 +33,7 @@ def clock(groups, end, words, room=0.0):
 
 
 def draw_box(axes, start, end, y, colour, text="", ink="white"):
-    """Draw what goes on from ``start`` to ``end``, with its text if it has room for one."""
+    """Draw a box from ``start`` to ``end``, with its text if that fits."""
     box = Rectangle((start, y - 0.42 * ROW), end - start, 0.84 * ROW, facecolor=colour, edgecolor="white")
     axes.add_patch(box)
     if text and end - start >= (LETTER * len(text) + EDGES) * axes.get_xlim()[1]:
@@ -41,9 +41,9 @@ def draw_box(axes, start, end, y, colour, text="", ink="white"):
 
 
 def say_once(axes, boxes, y):
-    """Write above a row what its boxes are, each word where the first of them starts.
+    """Label the kinds of boxes above a row: each word once, where its first box starts.
 
-    `boxes`: [(start, word), ...] in the order of the clock. A word that would cover the one before stands after it.
+    `boxes`: [(start, word), ...] in order of time. A word that would cover the previous one is moved after it.
     """
     said, free = set(), 0.0
     for start, word in boxes:

@@ -1,4 +1,4 @@
-"""A pipeline's order on a clock; which device has which part of causal attention."""
+"""Timelines of pipeline schedules; each device's share of causal attention."""
 
 from statistics import median
 
@@ -14,10 +14,10 @@ OF_DEVICES = (MEASURED, PREDICTED, GREEN, PURPLE)
 
 
 def order_figure(orders, unit="") -> Figure:
-    """One row for each stage of each schedule: its passes as boxes on a clock, wide ones with their micro-batch.
+    """The passes of each stage and schedule as boxes on a timeline, one row per stage; wide boxes show the micro-batch.
 
-    `orders`: {schedule: [pass, ...]}, of which each has stage, kind, micro_batch, start and end, these in ``unit``.
-    Above the rows of a schedule stands when it ends, and the median of its forward and of its backward passes.
+    `orders`: {schedule: [pass, ...]}; a pass has stage, kind, micro_batch, start and end, times in ``unit``. The
+    heading of a schedule gives its end, and the median times of its forward and backward passes.
     """
     rows = {}
     for schedule, passes in orders.items():
@@ -44,9 +44,9 @@ def _in_words(schedule, passes, unit):
 
 
 def balance_figure(cuts) -> Figure:
-    """Causal attention in squares, one panel for each way to cut the sequence: who computes which.
+    """The device that computes each block of causal attention, one panel for each way to shard the sequence.
 
-    `cuts`: {name: [[part, ...] of each device]}, with parts numbered from the beginning of the sequence.
+    `cuts`: {name: [[part, ...] of each device]}; parts are numbered from the start of the sequence.
     """
     figure, panels = canvas(3.6, columns=len(cuts))
     for axes, (name, cut) in zip(panels, cuts.items(), strict=True):

@@ -1,12 +1,12 @@
-"""What was measured as dots, what a formula predicts as a line."""
+"""Measurements as dots, predictions as a line."""
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED
 
 
 def dots_and_line(axes, measured, predicted, words, offset):
-    """Draw what was measured as dots, each with its value in ``words``, and what was predicted as a dashed line.
+    """Draw measurements as dots, each labeled by ``words(value)``, and predictions as a dashed line.
 
-    `measured`, `predicted`: {x: y}; `offset` of the words from their dot, in points.
+    `measured`, `predicted`: {x: y}; `offset`: of a label from its dot, in points.
     """
     places = sorted(predicted)
     line = [predicted[x] for x in places]

@@ -1,4 +1,4 @@
-"""Handing a model on: what a teacher brings, what pruning and adapting cost, and how many tokens readers get."""
+"""Handing a model on: the gain from a teacher, the cost of pruning and adapting, and the tokens/s of requests."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,9 +20,9 @@ OF_WAYS = ((INK, "s"), (MEASURED, "o"), (PREDICTED, "D"))
 
 
 def pairs_figure(losses, title) -> Figure:
-    """One row for each way to train, with a dot for each seed; a line joins the dots of one seed.
+    """The loss of each seed as a dot, one row per training method; a line joins the dots of one seed.
 
-    `losses`: {way: one loss for each seed}.
+    `losses`: {method: one loss per seed}.
     """
     figure, (axes,) = canvas(1.0 + 0.55 * len(losses))
     rows = range(len(losses))
@@ -39,9 +39,9 @@ def pairs_figure(losses, title) -> Figure:
 
 
 def pruning_figure(losses) -> Figure:
-    """Loss over sparsity: of models as they are pruned, and after fine-tuning.
+    """Loss over sparsity, right after pruning and after fine-tuning.
 
-    `losses`: {sparsity: (loss at once, loss after fine-tuning)}.
+    `losses`: {sparsity: (loss after pruning, loss after fine-tuning)}.
     """
     figure, (axes,) = canvas(2.9)
     marks = {}
@@ -57,10 +57,10 @@ def pruning_figure(losses) -> Figure:
 
 
 def forgetting_figure(found) -> Figure:
-    """Two panels over the learning rate, a line for each way to adapt: the loss on the new text and on the first one.
+    """Losses on the new and the original text over the learning rate, in two panels; one line per adaptation method.
 
-    `found`: {way: {rate: (loss on the new text, loss on the first text)}}, of three ways. The rate with the least loss
-    on the new text has a ring, which stands in both panels.
+    `found`: {method: {learning rate: (loss on the new text, loss on the original text)}}, three methods. In both panels
+    a ring marks the learning rate with the lowest loss on the new text.
     """
     figure, panels = canvas(4.9, rows=2)
     titles = ("What it learns: the loss on the new text", "What it forgets: the loss on the first text")
@@ -89,9 +89,9 @@ def forgetting_figure(found) -> Figure:
 
 
 def readers_figure(rates) -> Figure:
-    """Tokens a second over the number of requests in a batch: of all together, and of each.
+    """Tokens per second over the number of requests in a batch: in total and per request.
 
-    `rates`: {readers: tokens per second of all together}.
+    `rates`: {requests: total tokens per second}.
     """
     figure, (axes,) = canvas(3.2)
     readers = list(rates)

@@ -1,4 +1,4 @@
-"""Documents in rows, and an order that is none."""
+"""Documents in rows, and batches that are not well shuffled."""
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -7,15 +7,15 @@ from matplotlib.figure import Figure
 from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_rows, side_text
 
 COLOURS = ("#2f7fd6", "#d4690f", "#5aa469", "#8e6bbf", "#c9a227", "#3aa6a6", "#b5576b")
-"""Neighbouring documents have different ones; padding is light grey."""
+"""Colors of neighboring documents differ; padding is light gray."""
 PADDING = "#e6e8eb"
 
 
 def rows_figure(ways) -> Figure:
-    """Rows of tokens, one under the other, each document in a colour of its own, and beside them what is lost.
+    """Rows of tokens for each packing method, colored by document, with a note on the tokens lost.
 
-    `ways`: {name: (documents, words)}; documents [rows, places] are the numbers of the documents, -1 for padding, -2
-    beside a row that is shorter.
+    `ways`: {name: (documents, note)}; documents [rows, positions] holds document numbers, -1 for padding, and -2
+    beyond the end of a shorter row.
     """
     figure, (axes,) = canvas(0.5 + 0.75 * len(ways))
     palette = ListedColormap([PADDING, *COLOURS])
@@ -35,9 +35,9 @@ def rows_figure(ways) -> Figure:
 
 
 def halves_figure(counts) -> Figure:
-    """How often a batch holds so many numbers of the lower half, for each way to shuffle.
+    """Histograms of how many elements of a batch come from the lower half, one for each way to shuffle.
 
-    `counts`: {way: how many of each batch}.
+    `counts`: {way: [count in each batch]}.
     """
     figure, panels = canvas(2.6, len(counts))
     most = max(max(values) for values in counts.values())

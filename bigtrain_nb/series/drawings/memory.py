@@ -1,4 +1,4 @@
-"""Memory while a step goes on, what recomputation and chunks save."""
+"""Memory during a step, and the savings of activation checkpointing and chunked attention."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -9,7 +9,7 @@ from bigtrain_nb.series.drawings.dots import dots_and_line
 
 
 def course_figure(courses) -> Figure:
-    """Memory of two steps while they go on. `courses`: {name: MiB while each operation runs, in turn}."""
+    """The memory timelines of two steps. `courses`: {name: MiB during each operation, in order}."""
     figure, (axes,) = canvas(3.2)
     for (name, course), color in zip(courses.items(), (MEASURED, PREDICTED), strict=True):
         axes.plot(range(len(course)), course, color=color, linewidth=1.5)
@@ -25,9 +25,9 @@ def course_figure(courses) -> Figure:
 
 
 def segments_figure(networks) -> Figure:
-    """Peak memory against the layers in a recomputed segment, a panel for each network: dots measured, line by formula.
+    """Peak memory over the layers per recomputed segment, one panel per network: dots measured, line by formula.
 
-    `networks`: {name: ({layers in a segment: MiB measured}, the same by formula)}.
+    `networks`: {name: ({layers per segment: MiB measured}, the same by formula)}.
     """
     figure, panels = canvas(3.4, len(networks))
     for axes, (name, (measured, predicted)) in zip(panels, networks.items(), strict=True):
@@ -47,9 +47,9 @@ def segments_figure(networks) -> Figure:
 
 
 def lengths_figure(measured, one_table) -> Figure:
-    """Memory of an attention layer's step against the length of the text, both axes logarithmic.
+    """Memory of an attention layer's step over the sequence length, both axes logarithmic.
 
-    `measured`: {name: {length: MiB}} for two ways to compute it; `one_table`: {length: MiB of one attention matrix}.
+    `measured`: {name: {length: MiB}} for two implementations; `one_table`: {length: MiB of one attention matrix}.
     """
     figure, (axes,) = canvas(3.4)
     lengths = sorted(one_table)

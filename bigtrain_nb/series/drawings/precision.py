@@ -1,4 +1,4 @@
-"""Numbers of few bits as figures."""
+"""Figures of low-precision number formats."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,19 +8,19 @@ from ml_dtypes import finfo
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
-"""Bits of exponent and of mantissa; one more is the sign. IEEE 754-2019; bfloat16: Kalamkar et al. 2019."""
+"""(exponent bits, mantissa bits), without the sign bit. IEEE 754-2019; bfloat16: Kalamkar et al. 2019."""
 
 HISTOGRAM = 2.2  # height of a histogram, in rows
 
 
 def powers(exponent_bits, mantissa_bits):
-    """Return log2 of a format's smallest number above 0, smallest with all digits, and end of its range (excluded)."""
+    """Return log2 of a format's smallest positive number, smallest normal number, and end of its range (excluded)."""
     bias = 2 ** (exponent_bits - 1) - 1
     return 1 - bias - mantissa_bits, 1 - bias, bias + 1
 
 
 def bits_figure() -> Figure:
-    """The bits of each format, one box each: sign, exponent (how large), mantissa (how exact)."""
+    """The bits of each format, one box per bit: sign, exponent (range), mantissa (precision)."""
     figure, (axes,) = canvas(2.0)
     for y, (exponent, mantissa) in enumerate(FORMATS.values()):
         colours = [INK] + exponent * [PREDICTED] + mantissa * [MEASURED]
@@ -39,11 +39,10 @@ def bits_figure() -> Figure:
 
 
 def range_figure(values, scale=None) -> Figure:
-    """What each format can hold, on an axis of powers of two, below a histogram of the sizes of ``values``,
-    which are gradients.
+    """The range of each format on an axis of powers of two, below a histogram of the magnitudes of ``values``.
 
-    Thin, at the left end of a range: numbers with fewer digits (subnormal). Zeros are left out. With ``scale`` a second
-    histogram shows the values times it.
+    ``values`` are gradients; zeros are omitted. The thin left end of a range is subnormal numbers, with fewer digits.
+    With ``scale``, a second histogram shows the scaled values.
     """
     sizes = np.abs(np.asarray(values, np.float64)).ravel()
     sizes = np.log2(sizes[(sizes > 0) & np.isfinite(sizes)])
@@ -69,7 +68,7 @@ def range_figure(values, scale=None) -> Figure:
 
 
 def _draw_histogram(axes, sizes, colour, name):
-    """Draw how many numbers there are of each power of two, above the rows."""
+    """Draw a histogram of the values by power of two, above the rows."""
     edges = np.arange(np.floor(sizes.min()), np.floor(sizes.max()) + 2)
     counts, _ = np.histogram(sizes, edges)
     heights = -HISTOGRAM * counts / counts.max()
@@ -78,7 +77,7 @@ def _draw_histogram(axes, sizes, colour, name):
 
 
 def _draw_range(axes, y, limits, left, right):
-    """Draw the range of one format, and say where it ends if that is out of sight."""
+    """Draw the range of one format, and label its ends if they are off the axis."""
     smallest, normal, end = limits
     begin, stop = max(smallest, left), min(end, right)
     middle = max(normal, left)
@@ -97,10 +96,10 @@ def _write(axes, x, y, text, colour, side="center"):
 
 
 def tensors_figure(tensors, format_name) -> Figure:
-    """Where the numbers of each tensor lie on an axis of powers of two: the middle 98 % thick, all of them thin.
+    """The range of each tensor's values on an axis of powers of two: thick for the middle 98 %, thin for all.
 
-    `tensors`: {name: array}; zeros are left out. The band is what one scale for all tensors can hold: as wide as the
-    range of the format, and its right end is the largest number of all.
+    `tensors`: {name: array}; zeros are omitted. The band is the range of the format with one scale for all tensors: its
+    right end is the largest value of all.
     """
     figure, (axes,) = canvas(0.9 + 0.26 * len(tensors))
     sizes = {name: np.log2(np.abs(values[values != 0])) for name, values in tensors.items()}

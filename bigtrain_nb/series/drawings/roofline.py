@@ -1,4 +1,4 @@
-"""How fast operations run, beside what the limits of a device allow."""
+"""The measured speed of operations, compared with the limits of a device."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -9,7 +9,7 @@ from bigtrain_nb.series.drawings.dots import dots_and_line
 
 
 def products_figure(measured, bound) -> Figure:
-    """GFLOP/s of a product of two [n, n] matrices: measured as dots, the limits as a dashed line.
+    """GFLOP/s of an [n, n] matmul: measured as dots, the limits as a dashed line.
 
     `measured`, `bound`: {n: GFLOP/s}. Both axes are logarithmic.
     """

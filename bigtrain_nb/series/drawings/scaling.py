@@ -1,4 +1,4 @@
-"""What larger batches cost: loss curves that part, and steps that they do not save."""
+"""The cost of larger batches: diverging loss curves, and fewer steps saved than hoped."""
 
 import math
 
@@ -10,14 +10,14 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_li
 from bigtrain_nb.series.drawings.dots import dots_and_line
 
 STYLES = ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 2)))
-APART = 0.065  # of the axes' height: labels closer than this would cover each other
+APART = 0.065  # share of the axes' height: closer labels would overlap
 
 
 def steps_figure(measured, predicted, fair) -> Figure:
-    """Steps until a loss is reached, over the batch: measured as dots, predicted as a dashed line; dotted, what it
-    would be if twice the batch were as good as two steps.
+    """Steps to reach a loss over the batch size: measured as dots, predicted dashed, perfect scaling dotted.
 
-    `measured`, `predicted`, `fair`: {examples of a batch: steps}. Both axes are logarithmic.
+    With perfect scaling, twice the batch is as good as two steps. `measured`, `predicted`, `fair`: {batch size: steps}.
+    Both axes are logarithmic.
     """
     figure, (axes,) = canvas(3.6)
     axes.set_xscale("log", base=2)
@@ -42,9 +42,9 @@ def steps_figure(measured, predicted, fair) -> Figure:
 
 
 def curves_figure(curves) -> Figure:
-    """Losses over epochs on a logarithmic axis, one line for each of ``curves``, named at its end.
+    """Losses over epochs on a logarithmic axis, one line for each of ``curves``, labeled at its end.
 
-    `curves`: {name: [loss, ...]}, all above zero; what is not finite is left out. The first is the one to compare with.
+    `curves`: {name: [loss, ...]}, all above zero; non-finite values are omitted. The first is the baseline.
     """
     figure, (axes,) = canvas(3.6)
     axes.set_yscale("log")

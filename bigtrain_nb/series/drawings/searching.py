@@ -1,4 +1,4 @@
-"""Searching: trials that are stopped, what a loss costs, what is left of a gain."""
+"""Hyperparameter search: stopped trials, the cost of reaching a loss, and the true gain of a winner."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,9 +10,9 @@ DASHED = (0, (3, 1.5))
 
 
 def pruned_figure(curves, stops) -> Figure:
-    """The loss of each trial over the epochs; after the rule has stopped it, as a thin dashed line.
+    """The loss of each trial over the epochs, as a thin dashed line after the rule has stopped it.
 
-    `curves`: one list of losses for each trial. `stops`: for each the number of epochs that it may run.
+    `curves`: one list of losses per trial. `stops`: the number of epochs that each may run.
     """
     figure, (axes,) = canvas(3.4)
     for losses, stop in zip(curves, stops, strict=True):
@@ -28,9 +28,9 @@ def pruned_figure(curves, stops) -> Figure:
 
 
 def reached_figure(spent, unit) -> Figure:
-    """For each way to search the share of its repetitions that have reached the loss, over what they have spent.
+    """The share of each search method's repetitions that have reached the loss, over the cost.
 
-    `spent`: {way: one number in ``unit`` for each repetition}, two ways.
+    `spent`: {method: one cost in ``unit`` per repetition}, two methods.
     """
     figure, (axes,) = canvas(3.0)
     for (way, costs), color in zip(spent.items(), (PREDICTED, MEASURED), strict=True):
@@ -48,7 +48,7 @@ def reached_figure(spent, unit) -> Figure:
 
 
 def seeds_figure(losses) -> Figure:
-    """One row for each choice, a dot for each seed, a bar for the mean. `losses`: {choice: one loss for each seed}."""
+    """One row per choice, a dot per seed, a bar for the mean. `losses`: {choice: one loss per seed}."""
     figure, (axes,) = canvas(0.9 + 0.42 * len(losses))
     for row, values in enumerate(losses.values()):
         axes.plot(values, [row] * len(values), "o", color=MEASURED, alpha=0.55, markersize=8, markeredgewidth=0)
@@ -61,7 +61,7 @@ def seeds_figure(losses) -> Figure:
 
 
 def curse_figure(trials, seen, true) -> Figure:
-    """What the winners of searches promise and what they keep, over the number of trials in a search."""
+    """The apparent and the true gain of the winner, over the number of trials in a search."""
     figure, (axes,) = canvas(3.0)
     for values, color, words in ((seen, PREDICTED, "what the search shows"), (true, MEASURED, "what fresh seeds show")):
         axes.plot(trials, values, "o-", color=color, linewidth=2, markersize=5)
@@ -75,9 +75,9 @@ def curse_figure(trials, seen, true) -> Figure:
 
 
 def spreads_figure(spreads) -> Figure:
-    """The standard deviation of the activations over the layers, a line for each initializer.
+    """The standard deviation of the activations over the layers, one line per initializer.
 
-    `spreads`: {initializer: one standard deviation for each layer}.
+    `spreads`: {initializer: one standard deviation per layer}.
     """
     figure, (axes,) = canvas(3.8)
     ends = {}

@@ -1,4 +1,4 @@
-"""Servers: what staleness does to the learning rate, which elements arrive."""
+"""Servers: how staleness limits the learning rate, and which elements arrive."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -11,10 +11,10 @@ OF_STALENESSES = (INK, MEASURED, GREEN, PURPLE)
 
 
 def staleness_figure(rates, losses, limits, measured) -> Figure:
-    """The loss over the learning rate, one line for each staleness, and dotted, where theory lets it diverge.
+    """The loss over the learning rate, one line per staleness; dotted lines show the theoretical limit of divergence.
 
-    `losses`: {staleness: one loss for each rate}. `limits`: {staleness: rate}. `measured`: the losses with the
-    staleness that was measured, as a dashed line.
+    `losses`: {staleness: one loss per learning rate}. `limits`: {staleness: learning rate}. `measured`: the losses with
+    the measured staleness, as a dashed line.
     """
     figure, (axes,) = canvas(3.6)
     start = losses[0][0]
@@ -44,9 +44,9 @@ def staleness_figure(rates, losses, limits, measured) -> Figure:
 
 
 def arrived_figure(arrived, count) -> Figure:
-    """One row for each policy, one square for each element, the darker the more often it came.
+    """One row per policy, one square per element; darker if it arrived more often.
 
-    `arrived`: {policy: {element: how often}}, elements as integers below ``count``.
+    `arrived`: {policy: {element: number of arrivals}}; elements are integers below ``count``.
     """
     figure, (axes,) = canvas(0.9 + 0.36 * len(arrived))
     most = max(max(times.values()) for times in arrived.values())

@@ -1,4 +1,4 @@
-"""What a link and a device do in a step of fully sharded layers, and what sending costs by the size of the batch."""
+"""The timeline of a link and a device in a fully sharded step; the cost of communication by batch size."""
 
 from operator import attrgetter
 
@@ -7,22 +7,22 @@ from matplotlib.figure import Figure
 from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, canvas, grid, key, label
 from bigtrain_nb.series.drawings.clocks import clock, draw_box, say_once
 
-DONE = {  # by kind: the colour of its boxes, that of their numbers, and what it is
+DONE = {  # by kind: box color, text color, label
     "forward": (MEASURED, "white", "forward"),
     "backward": (PREDICTED, "white", "backward"),
     "gather": ("#aecbf0", INK, "gathers weights"),
     "scatter": (GREEN, "white", "reduce-scatters gradients"),
 }
-"""Colours as in pictures of pipelines and of memory: gathered weights light blue, gradients green."""
+"""Colors as in the pipeline and memory figures: gathered weights light blue, gradients green."""
 WAITING = "#e4e5e7"
 LINES = (MEASURED, PREDICTED, GREEN)
 
 
 def clock_figure(steps) -> Figure:
-    """A row for the link and one for the device of each step: what they do, with the number of the layer.
+    """The timeline of each step, one row for the link and one for the device; boxes show the layer's number.
 
-    `steps`: {name: [span, ...]}, of which each has lane, kind, layer, start and end in milliseconds. Where the device
-    waits it is grey; above the rows of a step stands when it ends, and how long the device waits.
+    `steps`: {name: [span, ...]}; a span has lane, kind, layer, start and end, in milliseconds. Gray: the device waits.
+    The heading of a step gives its end, and the device's total waiting time.
     """
     last = max(span.end for spans in steps.values() for span in spans)
     waiting = {name: _waiting(spans) for name, spans in steps.items()}
@@ -47,7 +47,7 @@ def clock_figure(steps) -> Figure:
 
 
 def _waiting(spans):
-    """Return from when to when the device waits: for the link, at last for the gradients to arrive."""
+    """Return the (start, end) of each of the device's waits: for the link, and finally for the gradients to arrive."""
     gaps, free_at = [], 0.0
     for span in sorted(spans, key=attrgetter("start")):
         if span.lane == "device":
@@ -59,9 +59,9 @@ def _waiting(spans):
 
 
 def slower_figure(slower, limits) -> Figure:
-    """How many times as long a step takes as without any sending, by the tokens of a device; a line for each link.
+    """Step time as a multiple of compute time, over the tokens per device; one line per link.
 
-    `slower`: {link: {tokens: times}}; `limits`: {link: tokens}, drawn as dashed upright lines in the link's colour.
+    `slower`: {link: {tokens: multiple}}; `limits`: {link: tokens}, dashed vertical lines in the link's color.
     """
     figure, (axes,) = canvas(3.6)
     lines = {}

@@ -1,5 +1,4 @@
-"""What several threads or workers do at a time, a loss that spikes, and what a checkpoint costs by how often it is
-written."""
+"""Timelines of threads or workers, loss spikes, and the cost of checkpoints over their interval."""
 
 from matplotlib.figure import Figure
 
@@ -10,9 +9,9 @@ SHADES = ((MEASURED, 1.0), (PREDICTED, 0.9), (INK, 0.45), (MEASURED, 0.4), (PRED
 
 
 def timeline_figure(rows, unit) -> Figure:
-    """One row for each name, with what it does from when to when.
+    """A timeline with one row per name.
 
-    `rows`: {name: [(start, end, what)]}, times in `unit`, which may be None for no axis.
+    `rows`: {name: [(start, end, activity)]}, times in `unit`; None draws no axis.
     """
     figure, (axes,) = canvas(1.2 + 0.42 * len(rows))
     name_rows(axes, list(rows))
@@ -33,9 +32,9 @@ def timeline_figure(rows, unit) -> Figure:
 
 
 def interval_figure(measured, predicted, marks) -> Figure:
-    """The time lost, in per cent, by how often a checkpoint is written.
+    """The percentage of time lost, over the checkpoint interval.
 
-    `measured`, `predicted`: {hours between checkpoints: per cent}; `marks`: {name: hours}, an upright line each.
+    `measured`, `predicted`: {hours between checkpoints: percent}; `marks`: {name: hours}, a vertical line each.
     """
     figure, (axes,) = canvas(3.4)
     dots_and_line(axes, measured, predicted, "{:.0f} %".format, (0, 9))
@@ -53,10 +52,10 @@ def interval_figure(measured, predicted, marks) -> Figure:
 
 
 def spike_figure(norms, losses, every, bad) -> Figure:
-    """The norm of the gradient and the loss over the steps, a line for each training, on scales of powers of ten.
+    """The gradient norm and the loss over the steps on logarithmic axes, one line per training run.
 
-    `norms`, `losses`: {training: [value after each epoch]}; `every`: steps of an epoch; `bad`: the step with the bad
-    batch, an upright line.
+    `norms`, `losses`: {run: [value after each epoch]}; `every`: steps per epoch; `bad`: the step with the bad batch, a
+    vertical line.
     """
     figure, panels = canvas(3.4, columns=2)
     lines = {}

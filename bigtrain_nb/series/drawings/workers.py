@@ -1,4 +1,4 @@
-"""What several workers do: who reads what, how a ring adds up, what a message costs, what a kill costs."""
+"""Multiple workers: data sharding, ring all-reduce, message times, and interrupted training."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -8,12 +8,12 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, lab
 from bigtrain_nb.series.drawings.clocks import clock, draw_box
 from bigtrain_nb.series.drawings.dots import dots_and_line
 
-GAP = 0.9  # between the squares of a ring's pictures, in squares
+GAP = 0.9  # between the panels of a ring, in squares
 STARTS = "#e4e5e7"
 
 
 def readers_figure(read) -> Figure:
-    """One row for each policy and worker, one square for each example, filled where the worker trains on it.
+    """One row per policy and worker, one square per example, filled if the worker trains on it.
 
     `read`: {policy: [examples of worker 0, of worker 1, ...]}, examples as integers from 0.
     """
@@ -44,9 +44,9 @@ def readers_figure(read) -> Figure:
 
 
 def ring_figure(held) -> Figure:
-    """Who holds how much of which sum: a square for each worker and chunk, the darker the more workers are in it.
+    """Progress of a ring all-reduce: one square per worker and chunk, darker if its sum includes more workers.
 
-    `held`: {title: counts[worker][chunk]}, how many workers' numbers each holds there.
+    `held`: {title: counts[worker][chunk]}, the number of workers included in each sum.
     """
     workers = len(next(iter(held.values())))
     figure, (axes,) = canvas(0.5 + 1.5 * workers / 4)
@@ -69,7 +69,7 @@ def ring_figure(held) -> Figure:
 
 
 def message_figure(measured, by_formula) -> Figure:
-    """Seconds against the size of a message, both logarithmic: measured as dots, by the formula as a dashed line.
+    """Seconds over message size, both logarithmic: measured as dots, by the formula as a dashed line.
 
     `measured`, `by_formula`: {bytes: seconds}, all above zero.
     """
@@ -90,7 +90,7 @@ def message_figure(measured, by_formula) -> Figure:
 
 
 def resumed_figure(whole, before, after) -> Figure:
-    """The loss of a run that was never interrupted, and over it that of one that was killed and went on.
+    """The loss of an uninterrupted run, overlaid with that of a run that was killed and resumed.
 
     `whole`, `before`, `after`: {step: loss}.
     """
@@ -129,7 +129,7 @@ def resumed_figure(whole, before, after) -> Figure:
 
 
 def killed_figure(at) -> Figure:
-    """Two workers on one clock: both start and train, worker 1 is killed, worker 0 waits, both start again and train.
+    """A timeline of two workers: both start and train, worker 1 is killed, worker 0 waits, both restart and train.
 
     `at`: {"first step", "kill", "error", "first step again", "end": seconds since the start}.
     """
@@ -149,9 +149,9 @@ def killed_figure(at) -> Figure:
 
 
 def elastic_figure(whole, stretches) -> Figure:
-    """The loss of a run that was never disturbed, and over it the stretches of one that changed its number of workers.
+    """The loss of an undisturbed run, overlaid with the segments of one whose number of workers changed.
 
-    `whole`: {step: loss}. `stretches`: {how many trained: {step: loss}}.
+    `whole`: {step: loss}. `stretches`: {label, the number of workers: {step: loss}}.
     """
     figure, (axes,) = canvas(3.2)
     axes.plot(whole.keys(), whole.values(), color=INK, alpha=0.2, linewidth=7, solid_capstyle="round")

@@ -1,1 +1,1 @@
-"""The exercises of each notebook: solution, check, hint, and what the check must refuse."""
+"""The exercises of each notebook: solution, check, hint, and wrong answers that the check must refuse."""

@@ -1,17 +1,17 @@
-"""The orders of a pipeline's stages, run on a clock: when does the step end, and what does each stage hold?"""
+"""Simulate pipeline schedules: when does the step end, and how many micro-batches does each stage hold?"""
 
 from collections import Counter
 
 from bigtrain_nb.workbook.exercises import Wrong
 
 TAKES = {"forward": 1, "backward": 2, "inputs": 1, "weights": 1}
-WAITS_FOR_STAGE = {"forward": -1, "backward": 1, "inputs": 1}  # before it, or behind it
+WAITS_FOR_STAGE = {"forward": -1, "backward": 1, "inputs": 1}  # the previous or the next stage
 WAITS_FOR_PASS = {"backward": "forward", "inputs": "forward", "weights": "inputs"}  # of the same stage
 LETS_GO = ("backward", "weights")
 
 
 def expect_each_once(got, kinds, micro_batches, told):
-    """Raise `Wrong` unless a stage does one pass of each of the kinds with each micro-batch, and no others."""
+    """Raise `Wrong` unless a stage does exactly one pass of each kind with each micro-batch."""
     wanted = [(kind, number) for number in range(micro_batches) for kind in kinds]
     times = Counter(map(tuple, got))
     for each in wanted:
@@ -23,11 +23,11 @@ def expect_each_once(got, kinds, micro_batches, told):
 
 
 def simulate(orders):
-    """Return when the last pass ends, the most micro-batches that each stage holds, and a list of when each waits.
+    """Return the end of the last pass, the most micro-batches that each stage holds, and each stage's waits.
 
-    A stage waits from the end of one of its passes to the start of the next: a list of (from, until).
+    A wait lasts from the end of one pass of a stage to the start of its next: a list of (from, until).
 
-    Raises `Wrong` if the pipeline hangs, and for a pass before the one of the same stage that it needs.
+    Raises `Wrong` if the pipeline deadlocks, or if a pass comes before the pass of the same stage that it depends on.
     """
     stages = len(orders)
     waiting = [list(map(tuple, one)) for one in orders]

@@ -1,4 +1,4 @@
-"""What the exercises of notebook 02 share: the weights that two replicas end with, set beside those of one device."""
+"""Shared by the exercises of notebook 02: compare the final weights of two replicas with those of one device."""
 
 from collections import deque
 from functools import cache
@@ -54,7 +54,7 @@ def vector(tensors):
 
 
 def weights_of_both(strategy, model):
-    """Return a model's weights as one long vector. Raises Wrong unless both replicas hold the same."""
+    """Return a model's weights as one long vector. Raises Wrong unless they are equal on both replicas."""
     first, second = [], []
     for variable in model.trainable_variables:
         values = strategy.experimental_local_results(variable.value)
@@ -74,11 +74,11 @@ def weights_of_both(strategy, model):
 
 
 class CountExamples(keras.layers.Layer):
-    """Notes how many examples the replicas had, all of them together."""
+    """Records the number of examples in each call, over all replicas."""
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.counts = deque()  # replicas append to it at the same time
+        self.counts = deque()  # replicas append concurrently
 
     def call(self, x):
         tf.py_function(lambda examples: self.counts.append(int(examples)), [tf.shape(x)[0]], [])
@@ -125,7 +125,7 @@ def expect_weights_of_one_device(answer, penalty_times=0):
 
 
 def expect_each_example_once(model, examples):
-    """Raise Wrong if the replicas of a `net` had more examples than there are: each did the work of the others too."""
+    """Raise Wrong if the replicas of a `net` processed examples more than once: each did all the work."""
     got = sum(model.get_layer("count").counts)
     if got > examples:
         raise Wrong(
@@ -136,7 +136,7 @@ def expect_each_example_once(model, examples):
 
 @cache
 def _training_alone(batch=16, loss_times=1, penalty_times=0, training=True):
-    """Return the weights that one device ends with, right or with a fault."""
+    """Return the final weights of one device, with or without a fault."""
     model = net()
     optimizer = keras.optimizers.SGD(RATE)
     for x, y in tf.data.Dataset.from_tensor_slices(data()).batch(batch):

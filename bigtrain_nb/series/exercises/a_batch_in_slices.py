@@ -1,6 +1,6 @@
 """Exercises of notebook 05, "A batch that does not fit": three loops over micro-batches, each with one fault.
 
-A loop trains ``model``, whose weights are one vector, with an update for every four micro-batches and one for the rest.
+A loop trains ``model``, whose weights are one vector, with one update per four micro-batches and one for the rest.
 """
 
 from itertools import combinations
@@ -76,7 +76,7 @@ def _check_loop_4(answer):
 
 
 def _expect_big_batches(answer, clip=None):
-    """Raise Wrong unless the loop ends where updates from whole batches end. It is given the clip, if there is one."""
+    """Raise Wrong unless the loop ends with the weights of full-batch training; `clip` is passed to it if given."""
     given = [clip] if clip else []
     for what, sizes in SIZES.items():
         slices = _slices(sizes)
@@ -94,7 +94,7 @@ def _expect_big_batches(answer, clip=None):
 
 
 def _trained(loop, slices, given):
-    """The weights where the loop ends."""
+    """Return the final weights of a loop."""
     model = _Network()
     try:
         loop(model, _Plain(RATE), slices, _gradients, *given)
@@ -108,7 +108,7 @@ def _trained(loop, slices, given):
 
 
 def _fault(found, slices, clip):
-    """The fault, or the two, that lead to these weights, in words; "" where none of those that are known does."""
+    """Describe the one or two known faults that lead to these weights; "" if there are none."""
     for faults in (*combinations(FAULTS, 1), *combinations(FAULTS, 2)):
         options = {name: value for words in faults for name, value in FAULTS[words].items()}
         model = _Network()
@@ -130,7 +130,7 @@ FAULTS = {
     "nothing is clipped": {"clips": "nothing"},
     "the sum is clipped after each micro-batch, not once for the update": {"clips": "sums"},
 }
-"""{what is wrong: how `_train_wrongly` does it}"""
+"""{fault: the arguments of `_train_wrongly` that reproduce it}"""
 
 
 def _train_wrongly(
@@ -167,7 +167,7 @@ def _as_it_is(gradient):
 
 
 def _weight(x, group, first_group, weigh):
-    """What a micro-batch counts in the sum."""
+    """Return the weight of a micro-batch in the sum."""
     if weigh == "alike":
         return 1 / len(group)
     if weigh == "not at all":
@@ -196,7 +196,7 @@ class _Plain:
 
 
 class _Network:
-    """One neuron, from five inputs: `weights` is one vector, and its gradients are exact."""
+    """One neuron with five inputs: `weights` is one vector, and its gradients are exact."""
 
     def __init__(self):
         self.weights = np.random.default_rng(1).normal(size=5)
@@ -209,7 +209,7 @@ def _gradients(model, x, y):
 
 
 def _clip(gradient):
-    return gradient * min(1, 0.52 / np.linalg.norm(gradient))  # cuts some, and leaves others
+    return gradient * min(1, 0.52 / np.linalg.norm(gradient))  # clips some, not all
 
 
 def _slices(sizes):

@@ -30,7 +30,7 @@ LINES, SIZE, NO_LIMIT = 10, 4, 1000.0
 
 
 class _CountLines(keras.layers.Identity):
-    """Notes the most lines that came at once."""
+    """Records the largest number of lines in one call."""
 
     most = 0
 
@@ -40,7 +40,7 @@ class _CountLines(keras.layers.Identity):
 
 
 def _lines():
-    """Return 10 lines of 6 places, 5 numbers each; labels; a mask. The first four are short, one is all padding."""
+    """Return 10 lines [6 positions, 5 features]; labels; a mask. The first four are short, two are all padding."""
     random = np.random.default_rng(4)
     x = random.normal(size=(LINES, 6, 5)).astype("float32")
     y = random.integers(4, size=(LINES, 6))
@@ -62,7 +62,7 @@ def _flat(tensors):
 
 
 def _gradient(lines, weigh, training=True):
-    """Return the gradient of the losses of some lines, added up and each multiplied by `weigh(mask)`, as a vector."""
+    """Return the gradient of the sum of `weigh(mask)` times the losses of some lines, as a vector."""
     x, y, mask = (tensor[lines] for tensor in _lines())
     model = _net()
     with tf.GradientTape() as tape:
@@ -111,7 +111,7 @@ def _check_one_update(answer):
 
 @cache
 def _gradients_of_slices():
-    """The gradients of the three micro-batches, each the mean over its own tokens, and that of the whole batch."""
+    """Return the gradients of three micro-batches, each the mean over its own tokens, and that of the full batch."""
     slices = [slice(0, 4), slice(4, 8), slice(8, 10)]
     parts = [_gradient(lines, _mean_over_tokens) for lines in slices]
     return parts, _gradient(slice(0, LINES), _mean_over_tokens)
@@ -119,7 +119,7 @@ def _gradients_of_slices():
 
 @cache
 def _faults(limit):
-    """What typical mistakes apply, {words: gradient}."""
+    """Return {typical mistake: the gradient that it applies}."""
     parts, whole = _gradients_of_slices()
     by_lines = (4 * parts[0] + 4 * parts[1] + 2 * parts[2]) / LINES
     with_padding = _gradient(slice(0, LINES), lambda mask: np.ones(mask.shape, "float32") / (6 * LINES))

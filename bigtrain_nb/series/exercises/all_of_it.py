@@ -8,9 +8,9 @@ from bigtrain_nb import tf
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 ENOUGH = 4
-"""So many times as fast a step of the ledger must be, by its whole interval if the machine is calm enough for one."""
+"""The required speedup: the whole interval must be above it, or the median if a longer measurement stays unclear."""
 MOST_EXAMPLES = 256
-"""The first steps that the check runs may take so many examples in all."""
+"""The most examples that the check's first steps may take in total."""
 
 
 def which_stage(weights, peaks):
@@ -53,7 +53,7 @@ def _check_which_stage(answer):
         if not isinstance(found, tuple) or len(found) != 2:
             raise Wrong(f"{around}: expected a pair, the stage and the bytes that are not shared, got {found!r}")
         expect(found[0], stage, f"{around}: the stage")
-        if not abs(found[1] - rest) < 0.05e9:  # nan is no less than anything
+        if not abs(found[1] - rest) < 0.05e9:  # catches NaN too
             raise Wrong(f"{around}: expected {rest / 1e9:.2f} GB that are not shared, got {found[1] / 1e9:.2f}")
 
 
@@ -102,7 +102,7 @@ def next_step(model, optimizer, examples):
 
 
 def colleagues_step(model, optimizer, examples):
-    """Return the step function that the notebook shows, which trains on one example after the other."""
+    """Return the step function from the notebook, which trains on one example at a time."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def step():
@@ -152,14 +152,14 @@ def _check_next_step(answer):
         moved.append(np.abs(right - before).max())
         apart.append(np.abs(right - weight).max())
     off = np.max(apart) / np.max(moved)
-    if not off < 1e-3:  # nan is no less than anything
+    if not off < 1e-3:  # catches NaN too
         raise Wrong(
             f"after {taken} examples: expected the weights of the colleague's step, got some that are {off:.1%} of"
             " the way apart. Does each step take the next four examples, is there one update for every four, and is the"
             " model called as in training?"
         )
 
-    for seconds in (1, 4):  # if the interval still holds it then, the median decides
+    for seconds in (1, 4):  # if the interval still contains ENOUGH, the median decides
         measured = bt.compare({"yours": lambda: yours, "the colleague's": lambda: theirs}, seconds=seconds)
         gain = measured.ratio("yours", "the colleague's")
         if not gain.low <= ENOUGH < gain.high:
@@ -169,7 +169,7 @@ def _check_next_step(answer):
 
 
 def _new_training():
-    """A small model, its optimizer, and examples without end; each time the same."""
+    """Return a small model, its optimizer and infinite examples, the same in each call."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([bt.gpt(length=16, width=16, layers=1, heads=2), _OtherInTraining()])
     optimizer = keras.optimizers.SGD(0.5)
@@ -178,7 +178,7 @@ def _new_training():
 
 
 class _OtherInTraining(keras.layers.Layer):
-    """As a dropout it does something else in training, but nothing random."""
+    """Depends on the training mode like dropout, but is deterministic."""
 
     def call(self, logits, training=False):
         return logits if training else 2 * logits
@@ -192,7 +192,7 @@ def _examples():
 
 
 def _train(step, least):
-    """Call a step function until it has taken so many examples; return how many."""
+    """Call a step function until it has taken at least this many examples; return how many."""
     taken = 0
     while taken < least:
         returned = step()

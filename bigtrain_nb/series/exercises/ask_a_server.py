@@ -108,7 +108,7 @@ def table_step(servers, rows, users, gradient, rate):
 
 
 class _Server:
-    """A shard of a table. It counts the rows that it sends and receives."""
+    """A shard of a table that counts the rows it sends and receives."""
 
     def __init__(self, table):
         self.table, self.moved, self.calls = table.copy(), 0, 0
@@ -247,11 +247,11 @@ def _check_push_once(answer):
         gradient = random.normal(size=2)
         answer(state, number, gradient, 0.1)
         applied -= 0.1 * gradient
-        if index % 5 == 0:  # its worker was lost before it could say that it is done
+        if index % 5 == 0:  # its worker failed before it could report the step
             answer(state, number, gradient, 0.1)
         if index % 7 == 6:
             answer(state, int(order[index - 6]), random.normal(size=2), 0.1)
-        if index % 11 == 10:  # it was long on its way
+        if index % 11 == 10:  # a late message
             answer(state, int(order[random.integers(index)]), random.normal(size=2), 0.1)
         last = order[max(0, index - 3) : index + 1].tolist()
         told = f"the weights after {index + 1} steps (the last that came: {last}), of which some were sent again"

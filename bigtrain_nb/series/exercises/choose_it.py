@@ -17,7 +17,7 @@ def halving(train, trials, budget):
 
 
 class _Curves:
-    """Simulated trials: each falls to its own end, the good ones often slowly. Epochs beyond the budget are refused."""
+    """Simulated trials: each loss falls to its own limit at its own speed. Epochs beyond the budget are refused."""
 
     def __init__(self, trials, budget, seed):
         random = np.random.default_rng(seed)
@@ -69,10 +69,10 @@ def _check_halving(answer):
 
 
 def _expect_halves(curves, trials, budget):
-    """Raise `Wrong` unless each round trains half of the trials of the one before, down to the better of two or three.
+    """Raise `Wrong` unless each round trains half the trials of the previous one, down to two or three.
 
-    A trial that leaves after the second round has as many epochs as all others that do. Half of an odd number may be
-    rounded either way, and the winner may be trained once more.
+    All trials that leave after the same round have the same number of epochs. Half of an odd number may be rounded
+    either way, and the winner may be trained once more.
     """
     told = f"{trials} trials, {budget} epochs"
     rounds = [int(np.sum(curves.epochs >= epochs)) for epochs in np.unique(curves.epochs[curves.epochs > 0])]
@@ -182,9 +182,9 @@ def best_rates(train, batches, rate):
 
 
 class _Trainings:
-    """Imitated trainings. For each batch the mean loss of three seeds is a parabola over log2 of the rate, with its
-    least value at ``best``; from ``diverges_at`` on, the seed ``nan_of`` diverges, or all do. Rates are counted in
-    powers of two from ``start``.
+    """Simulated training runs. For each batch size the mean loss of three seeds is a parabola over log2 of the learning
+    rate with its minimum at ``best``; from ``diverges_at`` on, the seed ``nan_of`` diverges, or all if None. Learning
+    rates are powers of two times ``start``.
     """
 
     def __init__(self, start, best, diverges_at, nan_of):
@@ -211,7 +211,7 @@ class _Trainings:
         self.count[batch] += 1
         if power >= self._diverges_at[batch] and self._nan_of in (None, seed):
             return float("nan")
-        luck = (0.5, -0.2, -0.3)[seed]  # together 0
+        luck = (0.5, -0.2, -0.3)[seed]  # sums to 0
         return self.mean(batch, power) + (luck if power % 2 == 0 else -luck)
 
     def mean(self, batch, power):
@@ -290,7 +290,7 @@ def _nan_compared(train, batches, rate):
     best = {}
     for batch in batches:
         power = 0
-        while loss(batch, power - 1) < loss(batch, power):  # never true beside nan
+        while loss(batch, power - 1) < loss(batch, power):  # never true with NaN
             power -= 1
         while loss(batch, power + 1) < loss(batch, power):
             power += 1

@@ -20,10 +20,10 @@ def operators(all_reduce):
 
 
 class _Replicas:
-    """Replicas that are computed one after the other: what each gives to an all-reduce is known beforehand.
+    """Replicas computed one after the other, which need the sums of an all-reduce in advance.
 
-    In each pass all contributions are noted, and the sums are those of the pass before. So the passes are repeated, one
-    time for each all-reduce that builds on another, and once more.
+    Each pass records all contributions and uses the sums of the previous pass. It is repeated once for each all-reduce
+    that depends on another, and once more.
     """
 
     def __init__(self, count):
@@ -42,7 +42,7 @@ class _Replicas:
         return one_replica(replica)
 
     def all_reduce(self, x):
-        """Return the sum of each replica's ``x``; as in TensorFlow, the gradient is summed over replicas, too."""
+        """Return the sum of ``x`` over replicas; as in TensorFlow, its gradient is summed over replicas too."""
 
         @tf.custom_gradient
         def sum_up(x):

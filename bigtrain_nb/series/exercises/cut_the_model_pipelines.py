@@ -1,4 +1,4 @@
-"""An exercise of notebook 09, "Cut the model": a pipeline whose backward passes are cut in two."""
+"""An exercise of notebook 09, "Cut the model": a pipeline with split backward passes."""
 
 from bigtrain_nb.series.exercises._pipeline_clock import expect_each_once, simulate
 from bigtrain_nb.workbook.exercises import Wrong, exercise
@@ -47,7 +47,7 @@ def _check_zero_bubble(answer):
 
 
 def _with_weights_put_off(ahead, micro_batches, behind):
-    """1F1B after so many forward passes, each "weights" pass put off by so many micro-batches."""
+    """1F1B after ``ahead`` forward passes, with each "weights" pass delayed by ``behind`` micro-batches."""
     steps = [("forward", number) for number in range(ahead)]
     for number in range(micro_batches):
         if ahead + number < micro_batches:
@@ -70,7 +70,7 @@ def _all_weights_at_the_end(stage, stages, micro_batches):
 
 @_check_zero_bubble.refuses("3 stages, 12 micro-batches: stage 0 holds 5 micro-batches at once, 3 are enough")
 def _ahead_as_far_as_helps(stage, stages, micro_batches):
-    """No bubble at all, but twice the memory ("ZB-H2" in the paper)."""
+    """No bubble, but twice the memory ("ZB-H2" in the paper)."""
     if stages != 3:
         return zero_bubble(stage, stages, micro_batches)
     return _with_weights_put_off(2 * (stages - stage - 1), micro_batches, behind=2 * stage)

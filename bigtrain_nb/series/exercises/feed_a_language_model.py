@@ -57,7 +57,7 @@ def _check_share(answer):
 
 
 def _whole_batch(answer, step, workers, batch, rows):
-    """Return what all workers read in a step, checked for its size."""
+    """Return the rows that all workers read in a step, after checking their number."""
     parts = [answer(step, worker, workers, batch, rows) for worker in range(workers)]
     if any(is_unfinished(part) for part in parts):
         raise NotAttempted
@@ -250,7 +250,7 @@ ROW = 16
 
 @cache
 def _packed_rows():
-    """Return a batch of rows with 0, 4, 1 and 0 places of padding."""
+    """Return a batch of rows with 0, 4, 1 and 0 positions of padding."""
     random = np.random.default_rng(5)
     batch = {name: np.zeros((len(LENGTHS), ROW), np.int32) for name in ("tokens", "segments", "positions")}
     for row, lengths in enumerate(LENGTHS):
@@ -263,7 +263,7 @@ def _packed_rows():
 
 @cache
 def _gradient_function():
-    """Return `(inputs, labels, weights) -> gradient`, a vector, of one small model that has trained a little."""
+    """Return `(inputs, labels, weights) -> gradient`, a vector, of a small model with perturbed initial weights."""
     keras.utils.set_random_seed(3)
     model = bt.gpt(vocabulary=24, length=ROW, width=16, layers=1, heads=2, packed=True)
     random = np.random.default_rng(4)
@@ -286,7 +286,7 @@ def _gradient_function():
 
 @cache
 def _sick_gradient(planted):
-    """Return the gradient of a pipeline with these faults, each written place by place."""
+    """Return the gradient of a pipeline with these faults, built position by position."""
     batch = _packed_rows()
     inputs = {name: values.copy() for name, values in batch.items()}
     labels = np.zeros((len(LENGTHS), ROW), np.int32)
@@ -346,7 +346,7 @@ def _check_faults(answer):
 
 @_check_faults.refuses("expected these three, got")
 def _one_fault_at_a_time(batch, sick, gradient):
-    """Takes the three faults each of which alone comes closest."""
+    """Takes the three faults that come closest alone."""
     following = np.pad(batch["segments"][:, 1:], ((0, 0), (0, 1)))
     inner = (batch["segments"] > 0) & (following == batch["segments"])
     seam = (following > 0) & (following != batch["segments"])
@@ -382,7 +382,7 @@ def _what_it_was_the_first_time(batch, sick, gradient):
 
 @_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; planted as")
 def _no_mask_between_tokens_and_padding(batch, sick, gradient):
-    """Without the mask takes padding for tokens of the one segment."""
+    """Without the mask, treats padding as tokens of the single segment."""
 
     def over_padding(inputs, labels, weights):
         has_mask = inputs["segments"].max() > 1
@@ -394,5 +394,5 @@ def _no_mask_between_tokens_and_padding(batch, sick, gradient):
 
 @_check_faults.refuses("expected these three, got")
 def _only_the_length_of_the_gradient(batch, sick, gradient):
-    """Takes a long gradient for padding and a short one for a missing mask."""
+    """Explains a large gradient norm by padding and a small one by a missing mask."""
     return {"padding", "positions", "seam"} if np.linalg.norm(sick) > 1 else {"mask", "positions", "seam"}

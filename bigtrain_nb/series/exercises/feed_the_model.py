@@ -90,7 +90,7 @@ def random_crop(image, size, seed, epoch, place):
 HEIGHT, WIDTH, SIZE = 9, 7, 5
 PLACES = 200
 FAR, FEW = (256, 500, 512, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000), 40
-"""Places that are far away: by these, numbers are often multiplied before they are added. So many from each on."""
+"""Starts of distant ranges of ``FEW`` places: typical multipliers when seed, epoch and place are combined."""
 
 
 @exercise(
@@ -104,7 +104,7 @@ def _check_random_crop(answer):
     """Make a generator for this one image, from nothing but the three numbers: `np.random.default_rng` takes a list of
     them. If you add them up first, images with the same sum are cut alike. How many rows can the upper left pixel of
     the part be in? Draw a number for each of the three decisions, or they are not independent."""
-    image = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)  # each pixel says where it stands
+    image = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)  # each pixel's value is its position
     asked = [(seed, epoch, place) for seed in (3, 4) for epoch in range(3) for place in range(PLACES)]
     cuts = {key: _cut(answer(image, SIZE, *key)) for key in asked}
     for key in asked[::-3]:
@@ -132,7 +132,7 @@ def _named(seed, epoch, place):
 
 
 def _cut(part):
-    """Where the part was cut: its top, its left, and whether it is mirrored."""
+    """Return a crop's top, left, and whether it is mirrored."""
     part = np.asarray(part)
     if part.shape != (SIZE, SIZE, 1):
         raise Wrong(
@@ -151,7 +151,7 @@ def _cut(part):
 
 
 def _expect_chance(series):
-    """Raise `Wrong` unless every place to cut is as likely as the others, mirrored or not, in every epoch."""
+    """Raise `Wrong` unless all crop positions are equally likely in every epoch, and so is mirroring."""
     tops, lefts = HEIGHT - SIZE + 1, WIDTH - SIZE + 1
     for (seed, epoch), cuts in series.items():
         for what, index, values in (
@@ -178,7 +178,7 @@ def _expect_chance(series):
 
 
 def _expect_different(first, cuts, second, others, shift, far=0):
-    """Raise `Wrong` if the parts of one series are those of another, `shift` places later; `far`: where that begins."""
+    """Raise `Wrong` if one series of crops repeats another, `shift` places later; `far`: the start of the other."""
     start = max(0, -shift)
     cuts, others = cuts[start : len(cuts) - max(0, shift)], others[start + shift :]
     others = others[: len(cuts)]
@@ -266,11 +266,11 @@ def pipeline(paths, open_shard, parse, augment, batch):
 
 TARGET = 3
 MOVED = 10
-"""Places. With a buffer of b, an example moves by about b; where all are mixed, by a third of their number, 45."""
+"""In places. A buffer of b moves an example by about b; a full shuffle, by a third of their number, 45."""
 
 
 def _epochs(build, store, count):
-    """Return, for each of ``count`` epochs, its batches and the seconds it took."""
+    """Return the batches and the seconds of each of ``count`` epochs."""
     dataset = build(store.paths, store.open_shard, store.parse, store.augment, BATCH)
     if not isinstance(dataset, tf.data.Dataset):
         raise Wrong(f"expected a tf.data.Dataset, got {dataset!r}")
@@ -317,11 +317,11 @@ def _check_pipeline(answer):
         raise Wrong("augmentation: expected other pixels in the second epoch, got those of the first, from a cache")
     for _ in range(3):
         speedup, store = _speedup(answer)
-        waits_together = min(store.opening.most, store.parsing.most) >= TARGET  # which a busy machine does not change
+        waits_together = min(store.opening.most, store.parsing.most) >= TARGET  # true on a busy machine too
         if speedup >= TARGET or waits_together:
             return
         if speedup < 0.6 * TARGET:
-            break  # so far off that no busy machine explains it
+            break  # too slow to blame a busy machine
     raise Wrong(
         f"the first epoch: expected at least {TARGET} times as fast as the naive one, got {speedup:.1f} times; "
         f"at most {_at_once(store.opening, 'shard')} opened and {_at_once(store.parsing, 'record')} parsed at once"
@@ -329,14 +329,14 @@ def _check_pipeline(answer):
 
 
 def _speedup(answer):
-    """Return how many times as fast as all waiting one by one the first epoch is, and the store that it read."""
+    """Return the speedup of the first epoch over strictly sequential waiting, and the store that it read."""
     store = Store()
     ((_, seconds),) = _epochs(answer, store, 1)
     return NAIVE_SECONDS / seconds, store
 
 
 def _check_content(batches):
-    """Raise `Wrong` unless these are batches of 16 with each example once."""
+    """Raise `Wrong` unless these batches of 16 contain each example once."""
     numbers = _numbers(batches)
     shapes = [batch["number"].shape for batch in batches]
     if (BATCH,) not in shapes:
@@ -360,7 +360,7 @@ def _groups(batches):
 
 
 def _moved(first, second):
-    """How many places an example moves from one epoch to the next, on average."""
+    """Return how many places an example moves between two epochs, on average."""
     places = {number: place for place, number in enumerate(second)}
     return sum(abs(place - places[number]) for place, number in enumerate(first)) / len(first)
 

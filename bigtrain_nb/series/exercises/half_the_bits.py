@@ -54,7 +54,7 @@ def _check_in_float8(answer):
 
 
 def _tensors():
-    """Tensors of one layer, step after step: large, then small, one with an infinity, and some that are all zero."""
+    """Return a layer's tensors over the steps: large, then small, one with an infinity, and some all zero."""
     random = np.random.default_rng(3)
     sizes = (3.0, 2.0, 1e4, 1e-6, 1e-6, 1e-6, 0.0, 1e-6, 1e-6, 2e-6, 0.0, 0.0, 0.0, 0.0, 1.0)
     tensors = [np.float32(size) * random.normal(0, 1, 40).astype(np.float32) for size in sizes]
@@ -134,7 +134,7 @@ SLIPS = {
     201: "a second gradient, in half, is counted too; count the gradient of a weight once, in float32",
     901: "all bytes of a weight are counted as if they were new; 16 of them are there in float32 as well",
 }
-"""What slips give for 1,000,000 weights and 10,000 activations, and what is wrong with it."""
+"""{wrong answer for 1,000,000 weights and 10,000 activations: the mistake behind it}"""
 
 
 @_check_smallest_batch.refuses("got 100: with 100 examples both need the same")

@@ -1,4 +1,4 @@
-"""Exercise of notebook 04, "Half the bits": the layer that makes the first number that is not finite."""
+"""Exercise of notebook 04, "Half the bits": the layer that produces the first non-finite value."""
 
 import numpy as np
 
@@ -75,7 +75,7 @@ SAID = {
 
 
 def _planted(kind, place, seed):
-    """A mixed_float16 net of Dense layers; a tanh hides an infinite output of the one before it, for it makes it 1."""
+    """Return a mixed_float16 model of Dense layers; a tanh hides an infinite output of the layer before it as 1."""
     keras.utils.set_random_seed(seed)
     x = inputs = keras.Input((16,))
     for name in NAMES:
@@ -107,7 +107,7 @@ def _examples(seed):
 
 
 def _probed(model, x, y, scale):
-    """All layers, their outputs, and the gradients of these."""
+    """Return all layers, their outputs, and the outputs' gradients."""
     layers = model.layers[1:]
     probe = keras.Model(model.input, [layer.output for layer in layers])
     with tf.GradientTape() as tape:

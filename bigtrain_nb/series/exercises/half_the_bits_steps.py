@@ -11,7 +11,7 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 START = 2.0**15
 GROWTH = 3
-MOVED = 0.01  # how far weights may be from Keras', as a share of what a step has moved them
+MOVED = 0.01  # tolerance for weights against Keras', as a share of a step's change
 
 
 def train_step(model, x, y, scale, good, growth_steps):
@@ -43,7 +43,7 @@ def _check_train_step(answer):
     one by itself whether it is finite. Divide by the scale that the loss had, not by the next one. The count starts
     again at 0 in two cases.
     """
-    with tf.device("CPU:0"):  # on an H100 Keras and the solution once overflowed at unlike steps
+    with tf.device("CPU:0"):  # on an H100, Keras and the solution once overflowed at different steps
         batches = _batches()
         expected = _history_of_keras()
         model = _two_branches()
@@ -89,7 +89,7 @@ def _loss():
 
 
 def _two_branches():
-    """A mixed_float16 net in which an example with a huge last feature spoils one gradient and no other."""
+    """Return a mixed_float16 model in which a huge last feature makes just one gradient non-finite."""
     keras.utils.set_random_seed(3)
     features = keras.Input((6,))
     left = keras.layers.Dense(5, "relu", dtype="mixed_float16")(features[:, :5])
@@ -100,7 +100,7 @@ def _two_branches():
 
 
 def _batches():
-    """Twelve batches of 8; the fourth gives an infinite gradient, the seventh has an infinite feature."""
+    """Return twelve batches of 8; the fourth gives an infinite gradient, the seventh has an infinite feature."""
     random = np.random.default_rng(5)
     batches = []
     for number in range(1, 13):
@@ -115,7 +115,7 @@ def _batches():
 
 @cache
 def _history_of_keras():
-    """For each step Keras' scale after it, the good steps it has counted since the last change, and the weights."""
+    """Return, after each step: Keras' scale, its count of good steps since the last change, and the weights."""
     model = _two_branches()
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), START, dynamic_growth_steps=GROWTH)
     model.compile(optimizer, _loss(), run_eagerly=True)

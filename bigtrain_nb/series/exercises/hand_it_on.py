@@ -1,11 +1,11 @@
-"""Exercises of notebook 14, "Shrink it, hand it on": attention that goes on from a cache."""
+"""Exercises of notebook 14, "Shrink it, hand it on": attention that continues from a KV cache."""
 
 import numpy as np
 
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 SOFTMAX_OFF = 1e-5
-"""Outputs of `attend` may be off by so much: TensorFlow's softmax of float64 on a CPU was off by 1e-8."""
+"""Tolerance for outputs of `attend`: TensorFlow's float64 softmax on a CPU was off by 1e-8."""
 
 
 def attend(query, key, value, cache):
@@ -26,7 +26,7 @@ def attend(query, key, value, cache):
 
 
 def _attention_token_by_token(query, key, value):
-    """What `attend` must give for all tokens together, one token and one head at a time."""
+    """Return the expected outputs of `attend` for all tokens, computed one token and one head at a time."""
     found = np.zeros_like(query)
     readers, tokens, heads, width = query.shape
     shared_by = heads // key.shape[2]
@@ -108,7 +108,7 @@ def _sees_what_is_to_come(query, key, value, cache):
 
 @_check_attend.refuses("5 tokens, then one at a time, tokens 5 to 5: the outputs")
 def _takes_new_tokens_for_the_first(query, key, value, cache):
-    """A mask without a shift: the new token sees the first one only."""
+    """A mask without a shift: the new token sees only the first one."""
     kept = attend(query, key, value, cache)[1]
     first = [part[:, : query.shape[1]] for part in kept]
     return attend(query, *first, None)[0], kept
@@ -126,7 +126,7 @@ def _forgets_the_width(query, key, value, cache):
 
 @_check_attend.refuses("6 heads of queries that share 2 of keys, tokens 0 to 3: the outputs")
 def _deals_heads_out(query, key, value, cache):
-    """Query head h takes key head h % key_heads, as `np.tile` lays them, not its neighbours'."""
+    """Query head h uses KV head h % key_heads, as with `np.tile`, not the one it shares with its neighbors."""
     heads, key_heads = query.shape[2], key.shape[2]
     dealt = np.argsort(np.arange(heads) % key_heads, kind="stable")
     found, kept = attend(query[:, :, dealt], key, value, cache)

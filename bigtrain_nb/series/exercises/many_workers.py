@@ -99,7 +99,7 @@ def all_reduce(rank, workers, gradient, exchange):
 
 
 class _Network:
-    """Workers in threads, whose `exchange` swaps arrays, and which ends them all when nobody can go on."""
+    """Workers in threads, with an `exchange` that swaps arrays and stops all workers on a deadlock."""
 
     def __init__(self, workers):
         self.workers = workers
@@ -111,11 +111,11 @@ class _Network:
         self._changed = threading.Condition()
 
     def run(self, answer, gradients):
-        """Return what a function returns in each worker; raise what it raised there, `Wrong` if workers are stuck."""
+        """Return each worker's result; raise the function's own error, or `Wrong` if the workers deadlock."""
         with ThreadPoolExecutor(self.workers) as threads:
             running = [threads.submit(self._work, answer, rank, own.copy()) for rank, own in enumerate(gradients)]
         errors = [each.exception() for each in running if each.exception() is not None]
-        for error in sorted(errors, key=lambda each: isinstance(each, _Stuck)):  # a cause before what follows from it
+        for error in sorted(errors, key=lambda each: isinstance(each, _Stuck)):  # causes before consequences
             raise error
         return [each.result() for each in running]
 
@@ -130,7 +130,7 @@ class _Network:
     def _exchange(self, rank, partner, numbers):
         if partner not in range(self.workers) or partner == rank:
             raise Wrong(f"worker {rank} of {self.workers} asks for an exchange with {partner!r}: no such partner")
-        numbers = np.array(numbers)  # a copy: the sender may go on with its own
+        numbers = np.array(numbers)  # a copy: the sender may reuse its array
         with self._changed:
             self.messages[rank] += 1
             self.numbers[rank] += numbers.size
@@ -155,7 +155,7 @@ class _Network:
 
 
 class _Stuck(Wrong):
-    """Raised in a worker that would wait without end."""
+    """Raised in a worker that would wait forever."""
 
 
 @exercise(
@@ -187,7 +187,7 @@ def _doubles_the_whole(rank, workers, gradient, exchange):
     distance = workers // 2
     while distance:
         total += exchange(rank ^ distance, total)
-        exchange(rank ^ distance, total[:0])  # as many messages as asked for
+        exchange(rank ^ distance, total[:0])  # to send the expected number of messages
         distance //= 2
     return total
 
@@ -281,7 +281,7 @@ def _check_train(answer):
         def tell(step, loss):
             whole[step if step is None else int(step)] = float(loss)
 
-        with tf.device("CPU:0"):  # a GPU adds up in another order each time
+        with tf.device("CPU:0"):  # the order of sums on a GPU is nondeterministic
             answer(os.path.join(folder, "whole"), tell)
         if list(whole) != list(range(1, STEPS + 1)):
             raise Wrong(f"expected tell(1, loss), tell(2, loss), ... tell({STEPS}, loss), got the steps {list(whole)}")
@@ -299,7 +299,7 @@ def _check_train(answer):
 
 
 def _expect_training(whole):
-    """Raise `Wrong` unless the losses are means of squares, and other ones after two epochs over the same examples."""
+    """Raise `Wrong` if a loss is negative, or if the mean loss is the same in every epoch."""
     if min(whole.values()) < 0:
         raise Wrong(f"expected the mean of squares as the loss, got a negative one: {min(whole.values())!r}")
     short = EXAMPLES - BATCH * (STEPS_AN_EPOCH - 1)
@@ -310,7 +310,7 @@ def _expect_training(whole):
 
 
 def _told(answer, folder, kill_at):
-    """Run an answer in a process of its own; return the losses that it told, by step."""
+    """Run an answer in a separate process; return the losses that it reported, by step."""
     command = [sys.executable, "-m", "scripts.forgetful", folder, str(kill_at)]
     packed = base64.b64encode(cloudpickle.dumps(answer)).decode()
     cpu = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
@@ -322,7 +322,7 @@ def _told(answer, folder, kill_at):
 
 
 def _expect_equal(told, whole, how):
-    """Raise `Wrong` unless the losses are those of the undisturbed run, to the last bit."""
+    """Raise `Wrong` unless the losses are bitwise identical to those of the undisturbed run."""
     first = min(told)
     for step, loss in told.items():
         if loss != whole[step]:
@@ -357,7 +357,7 @@ def _only_seeds(folder, tell):
 
 
 def _trains(folder, tell, saved, skips):
-    """Train like the solution, with only some things in the checkpoint, or without leaving out what was trained."""
+    """Train like the solution, but checkpoint only the ``saved`` parts, or do not skip trained examples."""
     keras.utils.set_random_seed(1)
     model, optimizer = new_model()
     optimizer.build(model.trainable_variables)

@@ -7,7 +7,7 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 BUDGET = 30
 MACHINES = 200
 FAST = 0.3
-"""Share of its speed that a machine loses in a second, where order must not matter."""
+"""Share of its speed that a machine loses per second in the test of the order."""
 
 
 def rate(sizes, ready):
@@ -120,8 +120,8 @@ def _check_honest_compare(answer):
 
 
 def _expect_no_favour(answer):
-    """Raise `Wrong` if a winner is found on machines that run a and b alike, but get slower fast: whoever is measured
-    first, or from an earlier round, then looks faster."""
+    """Raise `Wrong` if one of two equal sources often wins on machines that slow down quickly: the source measured
+    first, or in an earlier round, then looks faster."""
     winners = []
     for seed in range(MACHINES // 2):
         machine = Machine(f"slowing {seed}", 1.0, BUDGET, slowing=FAST)
@@ -137,7 +137,7 @@ def _expect_no_favour(answer):
 
 
 def _reason(turns, alarms):
-    """What is likely to be wrong with an answer, from the order of its runs on all machines."""
+    """Return the likely mistake of an answer, from the order of its runs on all machines."""
     first = turns[0]
     half = len(first) // 2
     if len(first) <= 2:
@@ -163,7 +163,7 @@ def _reason(turns, alarms):
 
 
 def _in_turns(measure, rounds, seconds):
-    """Return the ratios of pairs, in turns a b, b a."""
+    """Return the ratios of interleaved pairs: a b, b a, ..."""
     ratios = []
     for number in range(rounds):
         rates = {}

@@ -43,7 +43,7 @@ def _check_noise_scale(answer):
 
 
 def _slip(got, steps, examples):
-    """Return what may be wrong with an answer, or nothing."""
+    """Return the likely mistake in an answer, or ""."""
     for slip, words in _SLIPS.items():
         try:
             is_this = abs(got / slip(steps, examples) - 1) < 1e-6
@@ -94,4 +94,4 @@ _SLIPS = {
     _in_micro_batches: "This counts micro-batches, and the noise scale is a number of examples",
     _a_quotient_for_each_step: "A mean of quotients is not the quotient of the means: |G|² of one step can be near 0",
 }
-"""Answers that have slipped, and in what."""
+"""{wrong answer: its mistake}"""

@@ -1,7 +1,7 @@
-"""Exercises of notebook 02, "Mirror it": five loops for two replicas, each with one fault as shipped.
+"""Exercises of notebook 02, "Mirror it": five loops for two replicas, each with one fault in the notebook.
 
-A loop trains ``model``, built on both replicas, for one epoch over ``examples`` in steps of 16 examples. The last one
-counts right answers instead.
+A loop trains ``model``, built on both replicas, for one epoch over ``examples`` in steps of 16 examples. The last loop
+counts correct predictions instead.
 """
 
 import numpy as np
@@ -161,7 +161,7 @@ def _check_loop_e(answer):
 
 
 def _answer_for(answer, strategy, model, examples, wrong):
-    """Return what an answer says of so many examples, of which the model gets all right but the `wrong` ones."""
+    """Return an answer's result for this many examples; the model predicts all but the `wrong` ones correctly."""
     points, _ = data()
     points = points[:examples]
     chosen = np.argmax(model(points), axis=-1)
@@ -172,7 +172,7 @@ def _answer_for(answer, strategy, model, examples, wrong):
 
 
 def _loop(loss_of, batch=16, is_distributed=True):
-    """Return a loop with that loss of one replica: `loss_of(model, x, y)`."""
+    """Return a loop with the per-replica loss `loss_of(model, x, y)`."""
 
     def loop(strategy, model, optimizer, examples):
         @tf.function

@@ -78,7 +78,7 @@ def _one_step(answer, limit, what):
 
 @cache
 def _steps_by_name(limit):
-    """Return the gradient to apply, and what typical mistakes apply instead, as pairs of words and gradient."""
+    """Return the correct gradient, and those of typical mistakes as pairs (message, gradient)."""
     x, y = _examples(7)
     model = _net()
     first = _gradient(model, x[:4], y[:4])
@@ -136,7 +136,7 @@ def _examples(count):
 
 
 def _mirrored_training(answer, limit, steps):
-    """Return the weights after as many steps of the answer, on two replicas, as one long vector."""
+    """Return the weights after this many steps of the answer on two replicas, as one long vector."""
     strategy = bt.mirrored(2)
     with strategy.scope():
         model = _net()
@@ -144,14 +144,14 @@ def _mirrored_training(answer, limit, steps):
         optimizer.build(model.trainable_variables)
     batches = tf.data.Dataset.from_tensor_slices(_examples(7 * steps)).batch(7)
     for batch in strategy.experimental_distribute_dataset(batches):
-        with hushed():  # a tf.function that is made anew for each step is traced each time, and TensorFlow warns of it
+        with hushed():  # TensorFlow warns if an answer creates, and so traces, a new tf.function for each step
             answer(strategy, model, optimizer, batch, limit)
     return weights_of_both(strategy, model)
 
 
 @cache
 def _training_alone(limit, steps):
-    """Return the weights after as many steps on one device."""
+    """Return the weights after this many steps on one device."""
     model = _net()
     optimizer = keras.optimizers.SGD(RATE, momentum=0.9)
     for x, y in tf.data.Dataset.from_tensor_slices(_examples(7 * steps)).batch(7):

@@ -1,4 +1,4 @@
-"""Exercises of notebook 07, "Pay with time": what is computed twice, so that it need not be kept."""
+"""Exercises of notebook 07, "Pay with time": recompute activations instead of storing them."""
 
 import math
 import tracemalloc
@@ -30,7 +30,7 @@ def recomputed(function, draw):
 
 
 class _Watched:
-    """A block with dropout that counts how often it is run, and how often a seed is drawn."""
+    """A block with dropout that counts its runs and the seeds drawn."""
 
     def __init__(self):
         self.runs, self.draws = 0, 0
@@ -218,7 +218,7 @@ def attended(queries, read, size):
 
 
 class _Text:
-    """Keys and values of a text, read a few places at a time, and counted."""
+    """Keys and values of a sequence, read a few positions at a time, and counted."""
 
     def __init__(self, keys, values, size):
         self._keys, self._values, self._size = keys, values, size
@@ -242,7 +242,7 @@ def _attended_at_once(queries, keys, values):
 
 
 TILES = 12
-"""Tables of [size, size] numbers that an answer may hold at a time, its outputs included: three times what it needs."""
+"""Matrices [size, size] that an answer may hold at a time, including its outputs: three times the need."""
 
 
 @exercise(
@@ -328,7 +328,7 @@ def _joins_the_tiles(queries, read, size):
 
 
 def _with(queries, read, size, highest=-np.inf, shrinks=True, sees_all=False, is_masked=True, takes_off=True):
-    """The solution, with one of its ideas left out."""
+    """The solution with one of its ideas omitted."""
     length, width = queries.shape
     outputs = np.empty_like(queries)
     for start in range(0, length, size):

@@ -1,4 +1,4 @@
-"""Exercises of notebook 08, "Share it out": layers of which each device keeps a shard."""
+"""Exercises of notebook 08, "Share it out": layers that are sharded across devices."""
 
 import math
 
@@ -27,7 +27,7 @@ def whole_from(shard, shape, all_gather, reduce_scatter):
 
 
 class _Links:
-    """What device ``number`` of several hears from the others, whose weight and gradients the check knows."""
+    """Simulated collectives of device ``number``; the check knows the other devices' shards and gradients."""
 
     def __init__(self, number, shards, gradients, told):
         self.number, self.shards, self.gradients, self.told = number, shards, gradients, told
@@ -154,7 +154,7 @@ def mended(shards, moments, gradients, examples, limit, rate, wire):
 
 
 class Wire:
-    """What sends numbers between devices, and counts how many each of them sends, and how."""
+    """Collectives between devices that count their calls and the values sent per device."""
 
     def __init__(self, devices):
         self.devices, self.sent = devices, 0.0
@@ -212,7 +212,7 @@ def _check_mended(answer):
 
 
 def _compare_with_one_device(answer, told, examples, limit, planted):
-    """Raise `Wrong` unless three steps are those of one device; return the wire of the last."""
+    """Raise `Wrong` unless three steps match those of one device; return the wire of the last."""
     random = np.random.default_rng(6)
     devices, size = len(examples), 4
     whole = random.normal(size=size * devices)
@@ -221,7 +221,7 @@ def _compare_with_one_device(answer, told, examples, limit, planted):
     for step in (1, 2, 3):
         gradients = [random.normal(size=whole.size) for _ in examples]
         for gradient, count in zip(gradients, examples, strict=True):
-            gradient *= count > 0  # who has no example has no gradient
+            gradient *= count > 0  # no examples, no gradient
         if planted and step == 2:
             gradients[0][1] = planted
         whole, whole_moment = _on_one_device(whole, whole_moment, gradients, examples, limit)
@@ -247,7 +247,7 @@ def _compare_with_one_device(answer, told, examples, limit, planted):
 
 
 def _on_one_device(whole, moment, gradients, examples, limit):
-    """Return the weights and the moment after a step of one device that has all examples."""
+    """Return the weights and the moment after a step of one device with all examples."""
     mean = np.average(gradients, axis=0, weights=examples)
     if not np.isfinite(mean).all():
         return whole, moment
@@ -257,7 +257,7 @@ def _on_one_device(whole, moment, gradients, examples, limit):
 
 
 def faulty(shards, moments, gradients, examples, limit, rate, wire):
-    """One step of momentum on several devices; wrong in three ways."""
+    """One momentum step on several devices, wrong in three ways."""
     new_shards, new_moments = [], []
     for shard, moment, total in zip(shards, moments, wire.reduce_scatter(gradients), strict=True):
         mean = total / len(gradients)

@@ -1,4 +1,4 @@
-"""Exercises of notebook 14, "Shrink it, hand it on": integers for weights."""
+"""Exercises of notebook 14, "Shrink it, hand it on": integer weights."""
 
 import warnings
 
@@ -41,7 +41,7 @@ def _check_grouped(answer):
         with np.errstate(divide="ignore", invalid="warn"), warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
             answered = answer(matrix.copy(), bits, group)
-        if any("in cast" in str(warning.message) for warning in noted):  # 0 on this machine, something else elsewhere
+        if any("in cast" in str(warning.message) for warning in noted):  # NaN becomes 0 here, another value elsewhere
             raise Wrong(f"{told}: NaN became an integer; look at the column of zeros")
         if not isinstance(answered, tuple) or len(answered) != 2:
             raise Wrong(f"{told}: expected integers and scales, got {answered!r}")

@@ -66,7 +66,7 @@ def interval(save, between):
 
 
 def time_per_second(seconds, save, between):
-    """How long one second of training takes, saved every so many ``seconds``, if failures come by chance (Daly)."""
+    """Return the duration of one second of training, saved every ``seconds``, with random failures (Daly)."""
     return between * math.expm1((seconds + save) / between) / seconds
 
 
@@ -108,7 +108,7 @@ def _every_five_minutes(save, between):
 
 
 class WaitsForEver(BaseException):
-    """A worker waits for another that will not come. Not an `Exception`: the answer's own error is one."""
+    """A worker waits for another that will not come. Not an `Exception`, unlike the answer's own errors."""
 
 
 def together(batches, all_reduce, step):
@@ -120,7 +120,7 @@ def together(batches, all_reduce, step):
 
 
 def _work(answer, counts):
-    """Run an answer in threads that talk with each other; return for each what it trained, or raise `Wrong`."""
+    """Run an answer in threads that communicate; return the batches that each trained on, and each one's error."""
     workers = len(counts)
     barrier = threading.Barrier(workers, timeout=TIMEOUT)
     told = [0] * workers
@@ -232,7 +232,7 @@ def _check_clock_ahead(answer):
         what = f"the clock of worker 1 is {ahead} s ahead"
         if not isinstance(got, int | float | np.number):
             expect(got, ahead, what)
-        elif not abs(got - ahead) <= 0.01:  # nan is no less than anything
+        elif not abs(got - ahead) <= 0.01:  # catches NaN too
             raise Wrong(f"{what}: expected about {ahead:g}, got {got:.6g}")
 
 

@@ -1,11 +1,11 @@
-"""Exercises of notebook 11, "When it goes wrong": a replica whose weights are not those of the others."""
+"""Exercises of notebook 11, "When it goes wrong": a replica whose weights differ from the others."""
 
 import numpy as np
 
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 STEPS, LOADS = 1000, 12
-"""Of a training, and how many of its checkpoints an answer may load."""
+"""The steps of a training run, and how many of its checkpoints an answer may load."""
 
 
 def corrupt(weights, steps):
@@ -31,10 +31,10 @@ def corrupt(weights, steps):
 
 
 class Checkpoints:
-    """What the replicas of a training held after each step; one bit of one replica is another from ``broken`` on.
+    """The weights of all replicas after each step; from ``broken`` on, one replica has one bit flipped.
 
-    ``flip``: "last" for the last bit of a weight, "sign" for that of a zero; None for replicas that are equal. One
-    number is NaN in all replicas, as the running mean of a part that nothing has passed.
+    ``flip``: "last" for the last bit of a weight, "sign" for the sign of a zero, None for equal replicas. One value is
+    NaN in all replicas, like the running mean of an unused part of a model.
     """
 
     def __init__(self, seed, replicas, replica, broken, flip):

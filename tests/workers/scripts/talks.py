@@ -1,4 +1,4 @@
-"""A worker that never stops talking."""
+"""A worker that prints without end."""
 
 while True:
     print("and so on")

@@ -1,4 +1,4 @@
-"""A worker that tells, as JSON, what it finds."""
+"""A worker that prints its environment as JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A worker that listens on its own port, says so and waits: ``waits.py [stubborn] [grandchild]``."""
+"""A worker that listens on its own port, reports it and waits: ``waits.py [stubborn] [grandchild]``."""
 
 import json
 import os
