@@ -39,7 +39,7 @@ def loop_2(model, optimizer, slices, gradients):
     difficulty=2,
 )
 def _check_loop_2(answer):
-    """Follow 10 micro-batches by hand: after which of them is there an update?"""
+    """Step through 10 micro-batches by hand: after which of them is there an update?"""
     _expect_big_batches(answer)
 
 
@@ -55,7 +55,7 @@ def loop_3(model, optimizer, slices, gradients):
 
 @exercise(loop_3, takes="as loop_2", returns="as loop_2", minutes=4, difficulty=3)
 def _check_loop_3(answer):
-    """The first update is right and the second one is not. What is still in a variable when the second one begins?"""
+    """The first update is right, but the second is not. What is left over in a variable when the second one starts?"""
     _expect_big_batches(answer)
 
 
@@ -71,7 +71,7 @@ def loop_4(model, optimizer, slices, gradients, clip):
 
 @exercise(loop_4, takes="as loop_2; clip(gradient) -> gradient", returns="as loop_2", minutes=4, difficulty=3)
 def _check_loop_4(answer):
-    """Which gradient does a training on whole batches clip, and how many times an update?"""
+    """When you train on full batches, which gradient is clipped, and how many times per update?"""
     _expect_big_batches(answer, clip=_clip)
 
 

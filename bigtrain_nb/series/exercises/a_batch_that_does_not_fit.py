@@ -89,8 +89,8 @@ def _shorten(gradient, limit):
     difficulty=4,
 )
 def _check_one_update(answer):
-    """By what must the loss of every single micro-batch be divided, so that the gradients of all micro-batches only
-    have to be added? And what looks at a gradient, and so must wait for the last micro-batch?"""
+    """By what must you divide the loss of each micro-batch, so that you only need to sum the gradients? And which
+    operation needs the gradient of the full batch, and so must wait for the last micro-batch?"""
     _, whole = _gradients_of_slices()
     for limit in (NO_LIMIT, 0.05):
         applied = _applied(answer, limit)

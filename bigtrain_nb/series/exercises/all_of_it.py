@@ -18,7 +18,7 @@ def which_stage(weights, peaks):
     measured = np.array(list(peaks.values()))
     scatter = []
     not_shared = []
-    for shared in (0, 12, 14, 16):  # bytes a weight
+    for shared in (0, 12, 14, 16):  # bytes per weight
         rest = measured - weights * (16 - shared + shared / devices)
         scatter.append(np.ptp(rest))
         not_shared.append(rest.mean())
@@ -34,8 +34,8 @@ def which_stage(weights, peaks):
     difficulty=3,
 )
 def _check_which_stage(answer):
-    """Suppose that it is stage 2. How many bytes of each peak are then not shared? That must be the same number on 4,
-    8 and 16 devices. For the wrong stage it is not.
+    """Assume that it was stage 2. How many bytes of each peak are then left for all else? For the right stage, this
+    must be the same on 4, 8 and 16 devices. For a wrong one it is not.
     """
     for weights, stage, rest, off in [
         (1e9, 3, 9.0e9, {4: 0.02e9, 8: -0.02e9, 16: 0.0}),
@@ -127,9 +127,9 @@ def colleagues_step(model, optimizer, examples):
     seconds=120,
 )
 def _check_next_step(answer):
-    """Where does the time go? Four small forward passes, and hundreds of operations that Python starts one by one. Put
-    the four examples into one batch, and make one graph of the step with `tf.function`. What Python draws must stay
-    outside the graph, or it is drawn once and never again.
+    """Where does the time go? Into four small forward passes, and hundreds of operations that Python launches one by
+    one. Stack the four examples into one batch, and trace the step into one graph with `tf.function`. Data that Python
+    draws must stay outside the graph, or it is drawn only once.
     """
     model, optimizer, examples = _new_training()
     yours = answer(model, optimizer, examples)

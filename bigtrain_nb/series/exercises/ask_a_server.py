@@ -29,10 +29,10 @@ def asynchronous(weights, gradient, seconds, rate, steps):
     difficulty=4,
 )
 def _check_asynchronous(answer):
-    """Keep for each worker the weights that it has read, the number of updates that were done when it read them, and
-    the second at which it will be ready. Then, once for each step: who is ready first? It computes its gradient from
-    what it has read, the server applies it, and the worker reads again. Make a new array for the new weights: `-=`
-    would also change what the others have read.
+    """For each worker, keep the weights that it has read, the number of updates made before it read them, and the time
+    at which it will finish. Then, for each step: which worker finishes first? It computes its gradient with the weights
+    that it has read, the server applies it, and the worker reads again. Create a new array for the new weights: `-=`
+    would also change those that other workers have read.
     """
     random = np.random.default_rng(3)
     for seconds in ([1.0], [1.0, 1.0], [1.0, 3.0], [2.0, 1.5, 4.25]):
@@ -141,9 +141,9 @@ class _Server:
     difficulty=4,
 )
 def _check_table_step(answer):
-    """First find out which server has which rows, and at which row each begins. `np.unique(users, return_inverse=True)`
-    gives each user once, and for each place of the batch where its user is in that. A user who comes twice gets the
-    sum of two gradients: `np.add.at` adds where `+=` would only write.
+    """First compute which rows each server has, and its first row. `np.unique(users, return_inverse=True)` returns each
+    user once, and for each entry of the batch the index of its user in that array. A user that occurs twice gets the
+    sum of two gradients: `np.add.at` adds both, but `+=` keeps only one.
     """
     random = np.random.default_rng(4)
     for servers, rows in [(2, 10), (3, 11), (4, 10), (4, 9)]:
@@ -236,8 +236,8 @@ def push_once(state, number, gradient, rate):
     difficulty=4,
 )
 def _check_push_once(answer):
-    """All steps below some number are done; above it only a few are. Keep that number, and the set of the few. When
-    the step with that number comes, both change.
+    """All steps below some number have been applied, and only a few above it. Keep that number, and the set of those
+    few. When the step with that number arrives, update both.
     """
     random = np.random.default_rng(5)
     state = {"weights": np.zeros(2)}

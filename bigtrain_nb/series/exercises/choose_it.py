@@ -49,8 +49,8 @@ class _Curves:
     difficulty=4,
 )
 def _check_halving(answer):
-    """32 trials become 16, 8, 4, 2 and 1: five rounds. Give each round the same part of the budget. Then the fewer
-    trials are left, the more epochs each of them gets. Remember that `train` goes on where it stopped.
+    """32 trials become 16, 8, 4, 2 and 1: five rounds. Give each round an equal part of the budget. Then the fewer
+    trials are left, the more epochs each one gets. Remember that `train` continues where it stopped.
     """
     found = 0
     searches = []
@@ -119,8 +119,8 @@ def expected_gain(gains, noise):
     expected_gain, takes="gains [trials]; the standard deviation of seeds", returns="a number", minutes=15, difficulty=3
 )
 def _check_expected_gain(answer):
-    """The variance of the gains that were seen is spread² + noise². So which part of it is spread²? This part of
-    the winner's distance remains, its distance from what? A trial without any luck would stand at the mean of all.
+    """The variance of the observed gains is spread² + noise². So what fraction of it is spread²? The winner keeps this
+    fraction of its distance. Its distance from what? If all were noise, it would fall back to the mean of all.
     """
     for spread, noise, mean in [(1.0, 1.0, 0.0), (1.0, 0.3, -0.5), (0.5, 1.0, -2.0), (0.0, 1.0, 0.5), (1.0, 2.0, 0.0)]:
         random = np.random.default_rng(7)
@@ -226,9 +226,9 @@ class _Trainings:
     difficulty=4,
 )
 def _check_best_rates(answer):
-    """Write a function that gives the mean loss of the three seeds at one rate, and keeps it in a dictionary; if one
-    of them is nan, it gives infinity. Then go down while the rate below is better or the one where you stand diverges,
-    and up while the rate above is better.
+    """Write a function that returns the mean loss of the three seeds at one rate, or infinity if one of them is nan,
+    and caches it in a dictionary. Then go down while the next lower rate is better or the current one diverges, and up
+    while the next higher rate is better.
     """
     for best, diverges_at, nan_of in (
         ({8: 0, 16: 1}, {8: 5, 16: 5}, None),

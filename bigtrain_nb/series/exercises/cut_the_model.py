@@ -68,9 +68,9 @@ def _block(x, columns, rows, copy, add):
     difficulty=3,
 )
 def _check_operators(answer):
-    """A function under `tf.custom_gradient` returns two things: its result, and a function that makes the gradient of
-    its input from the gradient of its result. The table says what each of the two does; what does nothing returns what
-    it gets. Return `copy` first, then `add`.
+    """A function under `tf.custom_gradient` returns two things: its result, and a function that computes the gradient
+    of its input from that of its result. The table shows both directions of each operator; where it does nothing, it
+    returns its argument. Return `copy` first, then `add`.
     """
     random = np.random.default_rng(0)
     x = tf.constant(random.normal(size=(5, 4)), tf.float32)
@@ -152,9 +152,9 @@ def order(stage, stages, micro_batches):
     difficulty=3,
 )
 def _check_order(answer):
-    """Let a stage first do as many forward passes as there are stages behind it, so that the last stage has something
-    to give back. Then one forward and one backward in turns, until the forwards are used up. Watch for the case of
-    fewer micro-batches than stages.
+    """A stage first runs as many forward passes as there are stages after it, so that the last stage can start a
+    backward pass. Then it alternates one forward and one backward pass, until no forward passes are left. Do not forget
+    the case of fewer micro-batches than stages.
     """
     for stages, micro_batches in [(2, 4), (4, 8), (4, 2), (3, 12)]:
         orders = []

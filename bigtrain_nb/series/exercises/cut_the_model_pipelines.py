@@ -25,9 +25,9 @@ def zero_bubble(stage, stages, micro_batches):
     difficulty=5,
 )
 def _check_zero_bubble(answer):
-    """Start from 1F1B. Nobody waits for a "weights" pass, and the stage before waits for every "inputs" pass: so where
-    both could come next, "inputs" goes first. A stage may put its "weights" off by as many micro-batches as it has
-    stages before it, and does what is left when nothing else is. Draw four stages on paper first.
+    """Start from 1F1B. No stage waits for a "weights" pass, but the previous stage waits for every "inputs" pass. So if
+    both could come next, run "inputs" first. A stage may delay its "weights" passes by as many micro-batches as there
+    are stages before it, and runs the rest when nothing else is left. Draw four stages on paper first.
     """
     for stages, micro_batches in [(2, 4), (4, 8), (3, 12), (4, 4), (1, 3)]:
         told = f"{stages} stages, {micro_batches} micro-batches"

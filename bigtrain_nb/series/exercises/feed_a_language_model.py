@@ -27,8 +27,8 @@ def share(step, worker, workers, batch, rows):
     difficulty=2,
 )
 def _check_share(answer):
-    """Everything follows from the number of the step: which epoch it is in, and which step of that epoch it is. The
-    number of workers only says who reads what of the batch that is already chosen.
+    """Everything follows from the step number: the epoch, and the step within that epoch. The number of workers only
+    determines who reads which rows of the global batch, which is already chosen.
     """
     for rows, batch in ((40, 8), (43, 8), (96, 12)):
         steps = rows // batch
@@ -137,8 +137,8 @@ def mixture(sizes, shares, count, seed):
     difficulty=3,
 )
 def _check_mixture(answer):
-    """How many rows of each source are wanted is known beforehand. Take permutations of a source, one after the other,
-    until there are enough. When all sources are together, shuffle once more.
+    """The number of rows from each source is known in advance. Concatenate permutations of a source until there are
+    enough rows. After joining all sources, shuffle once more.
     """
     for sizes, shares, count in (([50, 20, 400], [0.3, 0.2, 0.5], 200), ([7, 30], [0.7, 0.3], 100)):
         told = f"sizes={sizes}, shares={shares}, count={count}"
@@ -220,7 +220,7 @@ def faults(batch, sick, gradient):
     tokens, segments, positions = batch["tokens"], batch["segments"], batch["positions"]
     following = np.pad(segments[:, 1:], ((0, 0), (0, 1)))
     has_label = np.ones(tokens.shape, bool)
-    has_label[:, -1] = False  # the last place of a row has none
+    has_label[:, -1] = False  # the last position of a row has none
 
     def gradient_with(planted):
         inputs = {
@@ -322,9 +322,9 @@ def _sick_gradient(planted):
     seconds=120,
 )
 def _check_faults(answer):
-    """Three faults together are more than the sum of three: they change the same gradient. But you have the model and
-    can plant faults yourself, exactly as the text says. How many different sets of three are there, and how near must
-    the gradient of the right one be to `sick`? If none is so near, none is right.
+    """The effects of three faults do not just add up: they change the same gradient. But you have the model and can
+    inject faults yourself, exactly as the text describes. How many different sets of three are there, and how close to
+    `sick` must the gradient of the right one be? If none is that close, none is right.
     """
     for planted in (*combinations(FAULTS, 3), ("mask", "seam"), ("padding",), FAULTS):
         copies = {name: values.copy() for name, values in _packed_rows().items()}

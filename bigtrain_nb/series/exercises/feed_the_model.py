@@ -28,7 +28,7 @@ SAME_ORDER = (
     difficulty=2,
 )
 def _check_prepare(answer):
-    """What is the same in every epoch goes before the cache, what must differ goes after it."""
+    """Put what is the same in every epoch before the cache, and what must differ after it."""
     parsed = []
 
     def parse(number):
@@ -101,9 +101,9 @@ FAR, FEW = (256, 500, 512, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000)
     difficulty=3,
 )
 def _check_random_crop(answer):
-    """Make a generator for this one image, from nothing but the three numbers: `np.random.default_rng` takes a list of
-    them. If you add them up first, images with the same sum are cut alike. How many rows can the upper left pixel of
-    the part be in? Draw a number for each of the three decisions, or they are not independent."""
+    """Create a generator for this one image, from the three integers alone: `np.random.default_rng` accepts a list of
+    them. If you add them up first, images with the same sum get the same crop. In how many rows can the crop's top left
+    pixel be? Draw a separate number for each of the three decisions, or they are not independent."""
     image = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)  # each pixel's value is its position
     asked = [(seed, epoch, place) for seed in (3, 4) for epoch in range(3) for place in range(PLACES)]
     cuts = {key: _cut(answer(image, SIZE, *key)) for key in asked}
@@ -294,8 +294,8 @@ def _epochs(build, store, count):
     difficulty=4,
 )
 def _check_pipeline(answer):
-    """Go through the steps in order and ask of each: is its result the same in every epoch? Where does it wait, and
-    for what? Waiting needs threads and no cores, so more calls at once than cores make sense here."""
+    """Go through the steps in order. For each one ask: is its result the same in every epoch? Does it wait, and for
+    what? Waiting needs threads but no cores, so more parallel calls than cores make sense here."""
     store = Store()
     (first, _), (second, _) = _epochs(answer, store, 2)
     _check_content(first)

@@ -26,9 +26,9 @@ def in_float8(values, scale, history):
     difficulty=4,
 )
 def _check_in_float8(answer):
-    """Divide by the scale that you are given, not by a new one. What has become larger than 448 must be cut off before
-    it is rounded: float8 has no infinity there, but NaN. The next scale comes from the history as it was given: which
-    scale brings its largest number to 448? When does a history say nothing?
+    """Divide by the given scale, not by a new one. Clip values beyond ±448 before you round: e4m3 has no infinity, so
+    they would become NaN. The next scale comes from the history as given: which scale maps its largest value to 448?
+    Which histories give no usable scale?
     """
     scale, history = np.float32(1.0), np.zeros(3, np.float32)
     keras_scale, keras_history = tf.constant(1.0), tf.zeros(3)
@@ -116,8 +116,8 @@ def smallest_batch(weights, activations):
 
 @exercise(smallest_batch, takes="weights; activations of an example", returns="an integer", minutes=8, difficulty=3)
 def _check_smallest_batch(answer):
-    """Write down the bytes of both: first for a weight (itself, its gradient, two moments; and what does the mixed
-    policy add?), then for an activation. One grows with the weights, the other saves with the batch.
+    """Write down the bytes for both policies: first per weight (itself, its gradient, two moments; what does the mixed
+    policy add?), then per activation. The extra cost grows with the weights, the saving with the batch.
     """
     cases = ((1_000_000, 10_000, 101), (78_000, 200_000, 1), (1_300_000_000, 48_000_000, 28))
     for weights, activations, batch in cases:

@@ -52,9 +52,9 @@ def _attention_token_by_token(query, key, value):
     difficulty=4,
 )
 def _check_attend(answer):
-    """Put the new keys and values behind those of the cache. Query i of the new ones stands at place `before + i` of
-    all: it sees the tokens up to there. `np.tri` takes a third number that shifts its edge. Repeat each head of keys
-    for the neighbours that share it, but keep it once. Take the largest score away before `np.exp`.
+    """Append the new keys and values to those in the cache. If `before` tokens are cached, new query i has position
+    `before + i`, and attends to all tokens up to there. The third argument of `np.tri` shifts its diagonal. Repeat each
+    KV head for the adjacent query heads that share it, but cache it once. Subtract the maximum score before `np.exp`.
     """
     chance = np.random.default_rng(12)
     cases = [

@@ -46,8 +46,8 @@ def reads(policy, files, batch, worker, workers):
     difficulty=3,
 )
 def _check_reads(answer):
-    """Draw the picture's squares for this worker. FILE: which files are its own? A slice with a step says it. DATA:
-    how many examples of each batch are its own, and at which example of the batch do they begin?"""
+    """Draw this worker's squares as in the picture. FILE: which files does it read? A slice with a step selects them.
+    DATA: how many examples of each batch does it keep, and at which example of the batch do they start?"""
     files = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
     told = "files of 4 examples, batches of 4"
     expect(answer("OFF", files, 4, 1, 2), list(range(16)), f"OFF, worker 1 of 2, 4 {told}")
@@ -168,9 +168,9 @@ class _Stuck(Wrong):
     difficulty=5,
 )
 def _check_all_reduce(answer):
-    """Let the first partner be half of all workers away, the next a quarter, then an eighth: `rank ^ distance` names
-    it, and both find each other so. Who of two keeps the lower half? Note each partner and both halves. The way back
-    takes the same partners in the other order, and there you send what you kept and get what you gave away."""
+    """Let the first partner be half of all workers away, the next a quarter, then an eighth. `rank ^ distance` is its
+    rank, and leads it back to you. Which of the two keeps the lower half? Record each partner and both halves. To
+    double, use the partners in reverse order: send the half that you kept, and receive the one that you gave away."""
     for workers, length in ((2, 4), (4, 12), (8, 24), (1, 3)):
         gradients = np.random.default_rng(workers).normal(size=(workers, length))
         network = _Network(workers)
@@ -272,9 +272,9 @@ STEPS = EPOCHS * STEPS_AN_EPOCH
     seconds=300,
 )
 def _check_train(answer):
-    """Ask of everything that decides about a step: would it be the same in a new process? The first weights, the order
-    of the examples in this epoch, the weights now, the momentum, and which step it is. What cannot follow from a seed
-    must be in a checkpoint (`tf.train.Checkpoint` takes variables too); what need not be there can be skipped."""
+    """For everything that determines a step, ask: would it be the same in a new process? The initial weights, the order
+    of the examples in this epoch, the current weights, the momentum, and the step number. What no seed reproduces must
+    be in a checkpoint (`tf.train.Checkpoint` accepts variables too). The rest can be recomputed or skipped."""
     with TemporaryDirectory() as folder:
         whole = {}
 

@@ -24,8 +24,8 @@ def rate(sizes, ready):
     difficulty=2,
 )
 def _check_rate(answer):
-    """Draw the line of time, and a mark on it where each batch was ready. The start-up lies before the first mark. How
-    many examples were made between the first mark and the last?"""
+    """Draw a timeline, with a mark where each batch was ready. The start-up is before the first mark. How many examples
+    were produced between the first mark and the last?"""
     told = "batches of {}, ready at {} s"
     for sizes, ready, expected in (
         ([32, 32, 32, 32, 32], [2.0, 2.5, 3.0, 3.5, 4.0], 64.0),
@@ -92,8 +92,8 @@ def honest_compare(measure):
     difficulty=4,
 )
 def _check_honest_compare(answer):
-    """Many short rounds see more than few long ones, and each round of a needs one of b beside it, in an order that
-    favours neither. Plan how many fit into the budget. What decides is an interval of the ratios, looked at once."""
+    """Many short rounds show more than a few long ones. Each round needs a run of a and a run of b, in an order that
+    favors neither. Plan how many fit into the budget. Decide by an interval of the ratios, checked only once."""
     verdicts = {}
     turns = []
     for kind, advantages in {"alike": (1.0, 1.0), "different": (1.2, 1 / 1.2)}.items():

@@ -58,8 +58,8 @@ SOURCES = {
     difficulty=3,
 )
 def _check_stopwatch(answer):
-    """Follow the clock line by line. Which of these is in the measured time, but not in the count: the first batch, the
-    log, the end of the last batch? And is every batch of the count both made and finished within that time?"""
+    """Follow the clock line by line. Which of these are in the measured time or in the count, but not in both: the
+    first batch, the log, the end of the last batch? And is every counted batch produced and finished in that time?"""
     for what, (cost, expected, why) in SOURCES.items():
         clock = Clock()
         got = answer(batches(clock, **cost), clock, clock.write_log)

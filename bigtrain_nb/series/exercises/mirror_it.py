@@ -24,9 +24,9 @@ def noise_scale(steps, examples):
     difficulty=5,
 )
 def _check_noise_scale(answer):
-    """The squared length of a gradient of b examples is |G|² + tr(Σ) / b on average. You have gradients of two sizes:
-    that of a micro-batch, and their mean, which is the gradient of the whole batch. That makes two equations. Take the
-    mean of the squared lengths over all steps first, solve then, divide last.
+    """The squared norm of a gradient over b examples is |G|² + tr(Σ) / b on average. You have gradients for two batch
+    sizes: those of the micro-batches, and their mean, the gradient of the full batch. That gives two equations. First
+    average the squared norms over all steps, then solve, and divide last.
     """
     random = np.random.default_rng(5)
     cases = (

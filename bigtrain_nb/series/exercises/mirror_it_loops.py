@@ -50,7 +50,7 @@ def loop_a(strategy, model, optimizer, examples):
     difficulty=2,
 )
 def _check_loop_a(answer):
-    """How many examples does each replica see in a step, and how many steps has the epoch? There should be four."""
+    """How many examples does each replica get per step, and how many steps does the epoch have? It should have four."""
     expect_weights_of_one_device(answer)
 
 
@@ -69,7 +69,7 @@ def loop_b(strategy, model, optimizer, examples):
 
 @exercise(loop_b, takes="as loop_a", returns="as loop_a", minutes=6, difficulty=3)
 def _check_loop_b(answer):
-    """Who divides this loss by what? A Keras loss object knows of the strategy. Does TensorFlow's reduce_mean?"""
+    """What divides this loss, and by what? A Keras loss object knows the strategy. Does TensorFlow's `reduce_mean`?"""
     expect_weights_of_one_device(answer)
 
 
@@ -92,8 +92,8 @@ def loop_c(strategy, model, optimizer, examples):
     loop_c, takes="as loop_a", returns="as loop_a, with the penalty `model.losses` in the loss", minutes=6, difficulty=3
 )
 def _check_loop_c(answer):
-    """The loss has two terms. Which of them depends on the examples of a replica, and which does not? Add up what both
-    replicas hand in, term by term."""
+    """The loss has two terms. Which of them depends on a replica's examples, and which does not? Sum the contributions
+    of both replicas, term by term."""
     expect_weights_of_one_device(answer, penalty_times=1)
 
 
@@ -115,7 +115,7 @@ def loop_d(strategy, model, optimizer, examples):
 
 @exercise(loop_d, takes="as loop_a", returns="as loop_a", minutes=6, difficulty=3)
 def _check_loop_d(answer):
-    """Plain SGD needs no optimizer. But what else does `apply_gradients` do, which nobody does here?"""
+    """Plain SGD needs no optimizer. But what else does `apply_gradients` do that this loop does not?"""
     expect_weights_of_one_device(answer)
 
 
@@ -142,8 +142,8 @@ def loop_e(strategy, model, examples):
     difficulty=3,
 )
 def _check_loop_e(answer):
-    """21 examples in batches of 8: which shares do the replicas get, batch by batch? A mean of means is right only
-    if all shares are equally large. What can be added up without such a condition?"""
+    """21 examples in batches of 8: how many does each replica get, batch by batch? A mean of means is correct only if
+    all of them are means over equally many examples. What can be summed without this condition?"""
     strategy = bt.mirrored(2)
     with strategy.scope():
         model = net()

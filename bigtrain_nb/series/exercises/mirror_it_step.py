@@ -21,7 +21,7 @@ def train_step(strategy, model, optimizer, batch, limit):
         gradients = tape.gradient(loss, model.trainable_variables)
         examples = tf.cast(tf.shape(x)[0], tf.float32)
 
-        # Reduce first: the sums of all replicas, divided once by all examples
+        # Reduce first: sum over all replicas, then divide once by the number of all examples
         replica = tf.distribute.get_replica_context()
         gradients, examples = replica.all_reduce(tf.distribute.ReduceOp.SUM, (gradients, examples))
         means = [gradient / examples for gradient in gradients]
@@ -29,7 +29,7 @@ def train_step(strategy, model, optimizer, batch, limit):
         # Then clip
         clipped, _ = tf.clip_by_global_norm(means, limit)
 
-        # apply_gradients adds up what the replicas hand it, so each hands it its part of the whole
+        # apply_gradients sums over the replicas, so each one passes its part of the full gradient
         parts = [gradient / strategy.num_replicas_in_sync for gradient in clipped]
         optimizer.apply_gradients(zip(parts, model.trainable_variables, strict=True))
 
@@ -44,8 +44,8 @@ def train_step(strategy, model, optimizer, batch, limit):
     difficulty=4,
 )
 def _check_train_step(answer):
-    """Three questions. Which two sums do you need from all replicas to get the mean over 7 examples? What must the
-    gradient be before its length means anything? And what does apply_gradients do with two gradients that are equal?"""
+    """Three questions. Which two sums over all replicas give the mean over 7 examples? What must the gradient be before
+    its norm is meaningful? And what does `apply_gradients` do with two equal gradients?"""
     no_limit = 1000.0
     _one_step(answer, no_limit, "one step from 7 examples, where nothing is to be clipped")
     _one_step(answer, 0.05, "one step from 7 examples, where the gradient is clipped to 0.05")

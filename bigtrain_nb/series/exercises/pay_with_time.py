@@ -53,8 +53,8 @@ class _Watched:
 )
 def _check_recomputed(answer):
     """`tf.custom_gradient` decorates a function that returns its result and a function `backward(dy)`; nothing that
-    runs inside it is recorded. In `backward`, run the block again under a tape of your own. What must be the same in
-    both runs, and when is it drawn?
+    runs inside it is recorded. In `backward`, run the block again under a new tape. What must be the same in both
+    runs, and when is it drawn?
     """
     random = np.random.default_rng(0)
     x = tf.constant(random.normal(size=(6, 8)), tf.float32)
@@ -153,8 +153,8 @@ def segment(layers, edge, inside):
     difficulty=3,
 )
 def _check_segment(answer):
-    """Write the peak for segments of a given size first: how many inputs are kept, and how much is inside the one
-    segment that is being computed again? Then try all sizes.
+    """First write the peak for a given segment size: how many inputs are kept, and how much is inside the one segment
+    that is being recomputed? Then try all sizes.
     """
     for layers, edge, inside in [(36, 4, 4), (12, 2, 60), (64, 1, 4), (30, 9, 1), (48, 6, 2), (6, 50, 1), (7, 1, 3)]:
         got = answer(layers, edge, inside)
@@ -256,10 +256,10 @@ TILES = 12
     difficulty=4,
 )
 def _check_attended(answer):
-    """Take `size` rows of the queries, and go over the keys. For each row keep three things: the highest score so far,
-    the sum of exp(score - highest), and the sum of exp(score - highest) x value. When a tile brings a higher score,
-    what was summed so far is too large, by which factor? What is the highest score before the first tile? And which
-    tile is the last that these rows may see?
+    """Take `size` query rows, and iterate over the keys. For each row keep three things: the maximum score so far, the
+    sum of exp(score - maximum), and the sum of exp(score - maximum) x value. When a tile raises the maximum, the sums
+    so far are too large: by which factor? What is the maximum before the first tile? And which is the last tile that
+    these rows may see?
     """
     random = np.random.default_rng(3)
     for told, length, size, middle, sign_of_odd_rows in [

@@ -59,9 +59,9 @@ def _by_numpy(a, x, upstream):
     difficulty=4,
 )
 def _check_recurrence_backward(answer):
-    """Walk from the last time to the first. h[t] appears in the loss itself and in h[t+1] = a[t+1] h[t] + x[t+1]: so
-    keep what comes back from t+1 in one variable. It is the gradient of x[t], too. The gradient of a[t] needs h[t-1],
-    which does not exist at t = 0. Channels do not fill the last block.
+    """Loop from the last time step to the first. The loss depends on h[t] directly, and through h[t+1] = a[t+1] h[t] +
+    x[t+1], so keep the gradient that comes back from t+1 in one variable. The gradient of h[t] is also that of x[t].
+    That of a[t] needs h[t-1], which does not exist at t = 0. The channels may not fill the last block.
     """
     random = np.random.default_rng(5)
     for threads, shape in ((4, (2, 5, 6)), (32, (3, 1, 33))):

@@ -77,9 +77,9 @@ def _no_gradient(upstream):
     difficulty=4,
 )
 def _check_whole_from(answer):
-    """Forward: gather the row, cut off the zeros at its end, give it the weight's shape. Backward is the mirror image:
-    make a row of the gradient, put zeros at its end until it is as long as what was gathered, reduce-scatter it. A
-    function under `tf.custom_gradient` returns its result and the function that makes the gradient of its input.
+    """Forward: all-gather the vector, drop the zeros at its end, reshape it to the weight's shape. Backward is the
+    reverse: flatten the gradient, pad it with zeros to the length of the gathered vector, reduce-scatter it. A function
+    under `tf.custom_gradient` returns its result and a function that computes the gradient of its input.
     """
     random = np.random.default_rng(4)
     for devices, shape in [(2, (4, 3)), (4, (3, 2)), (3, (2, 5)), (2, (5,))]:
@@ -184,9 +184,9 @@ class Wire:
     difficulty=4,
 )
 def _check_mended(answer):
-    """Ask of each line: what does this device know, and what do only all of them know? The mean is over all examples,
-    so a device with more of them counts more. The norm is that of the whole gradient: add up the squares of all shards
-    first, one number from each device. And a number that is not finite in one shard must stop all devices.
+    """For each line, ask: what does this device know, and what do only all of them together know? The mean is over all
+    examples, so a device with more of them counts more. The norm is that of the full gradient: first sum the squares of
+    all shards, one scalar from each device. And a non-finite value in one shard must stop all devices.
     """
     cases = (
         ("equal shares, no clipping", [4, 4], 1e9, None),
@@ -348,9 +348,9 @@ def prefetch(gathering, computing, room):
     difficulty=3,
 )
 def _check_prefetch(answer):
-    """Go through the layers in order and note two things of each: when its gathering starts, and when it is computed.
-    A gathering waits for the link, and for room: layer i has room when layer i - room has been computed. A layer is
-    computed when it is there and the layer before is done.
+    """Go through the layers in order. For each one, record when its all-gather starts, and when it has been computed.
+    An all-gather waits for the link and for memory: layer i fits once layer i - `room` has been computed. A layer
+    is computed once it has been gathered and the previous layer is done.
     """
     for gathering, computing, room, starts in (
         ([2, 2, 2], [3, 3, 3], 1, [0, 5, 10]),

@@ -28,9 +28,9 @@ def grouped(matrix, bits, group):
     difficulty=3,
 )
 def _check_grouped(answer):
-    """With b bits the integers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
-    becomes the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
-    fewer rows, and a column may be all zeros: whatever its scale is, 0 / 0 must not come out.
+    """With b bits the integers run from -(2^(b-1) - 1) to 2^(b-1) - 1. Map the largest absolute weight of a column in a
+    group to the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
+    fewer rows, and a column may be all zeros: whatever its scale is, avoid 0 / 0.
     """
     random = np.random.default_rng(6)
     for rows, columns, bits, group in [(8, 3, 8, 8), (12, 5, 8, 4), (70, 6, 4, 32)]:
