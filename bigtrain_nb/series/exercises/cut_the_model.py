@@ -113,7 +113,7 @@ def _expect_close(got, right, what):
     far = float(tf.reduce_max(tf.abs(got - right))) / size
     if far > 1e-4:
         ratio = float(tf.reduce_sum(got * right) / tf.reduce_sum(right * right))
-        raise Wrong(f"{what}: off by {far:.2g} of its size; it is {ratio:.2f} times the right one on average")
+        raise Wrong(f"{what}: relative error {far:.2g}; on average {ratio:.2f} times the correct value")
 
 
 @_check_operators.refuses("the gradient of the input")
@@ -186,7 +186,7 @@ def _one_at_a_time(stage, stages, micro_batches):
     return steps
 
 
-@_check_order.refuses("stage 1 of 2: the backward pass of 0 stands before its forward pass")
+@_check_order.refuses("stage 1 of 2: the backward pass of 0 comes before its forward pass")
 def _one_forward_too_few(stage, stages, micro_batches):
     ahead = min(stages - stage - 1, micro_batches)
     steps = [("forward", number) for number in range(ahead)]
@@ -197,7 +197,7 @@ def _one_forward_too_few(stage, stages, micro_batches):
     return steps
 
 
-@_check_order.refuses("stage 0 of 4 with 2 micro-batches: ('forward', 2) stands in the list, and there is no such pass")
+@_check_order.refuses("stage 0 of 4 with 2 micro-batches: ('forward', 2) is in the list, but no such pass exists")
 def _forgets_that_there_may_be_few(stage, stages, micro_batches):
     ahead = stages - stage - 1
     steps = [("forward", number) for number in range(ahead)]

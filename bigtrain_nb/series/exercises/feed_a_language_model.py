@@ -44,9 +44,9 @@ def _check_share(answer):
             for step in range(steps):
                 for workers in (2, 4):
                     together = _whole_batch(answer, first + step, workers, batch, rows)
-                    told = f"what {workers} workers read in step {first + step} ({rows} rows, batches of {batch})"
+                    told = f"rows read by {workers} workers in step {first + step} ({rows} rows, batches of {batch})"
                     alone = sorted(epochs[-1][step].tolist())
-                    expect(sorted(together.tolist()), alone, f"{told}, which one worker reads too")
+                    expect(sorted(together.tolist()), alone, f"{told}, compared with one worker")
         read = [_whole_batch(answer, step, 1, batch, rows) for step in range(20 * steps)]
         never = sorted(set(range(rows)) - set(np.concatenate(read).tolist()))
         if never:
@@ -72,7 +72,7 @@ def _whole_batch(answer, step, workers, batch, rows):
     return np.concatenate(parts)
 
 
-@_check_share.refuses("which one worker reads too")
+@_check_share.refuses("compared with one worker")
 def _each_worker_shuffles_its_own_part(step, worker, workers, batch, rows):
     own = rows // workers
     each = batch // workers
@@ -157,13 +157,15 @@ def _check_mixture(answer):
             times = np.bincount(own - (end - size), minlength=size)
             if times.max() - times.min() > 1:
                 raise Wrong(
-                    f"{told}: source {source} has {size} rows, of which one comes {times.max()} times and one"
-                    f" {times.min()} times: each must come about as often, with a difference of at most 1"
+                    f"{told}: source {source} has {size} rows; one occurs {times.max()} times and another"
+                    f" {times.min()} times: all must occur about equally often, with a difference of at most 1"
                 )
         of_first = got < sizes[0]
         for part in np.array_split(of_first, 4):
             if abs(part.mean() - shares[0]) > 0.25:
-                raise Wrong(f"{told}: {part.mean():.0%} of a quarter come from source 0: are the sources mixed?")
+                raise Wrong(
+                    f"{told}: {part.mean():.0%} of a quarter of the rows is from source 0: are the sources mixed?"
+                )
         expect(answer(sizes, shares, count, 1), got, f"{told}: a second call with the same seed")
         if np.array_equal(answer(sizes, shares, count, 2), got):
             raise Wrong(f"{told}: another seed must give another order")
@@ -177,7 +179,7 @@ def _by_chance(sizes, shares, count, seed):
     return firsts[sources] + random.integers(0, np.array(sizes)[sources])
 
 
-@_check_mixture.refuses("each must come about as often")
+@_check_mixture.refuses("all must occur about equally often")
 def _rows_by_chance(sizes, shares, count, seed):
     random = np.random.default_rng(seed)
     firsts = np.cumsum(sizes) - sizes
@@ -336,7 +338,7 @@ def _check_faults(answer):
             continue
         told = f"a pipeline with {', '.join(planted)}: expected these three, got"
         if got is None:
-            raise Wrong(f"{told} None; planted as the text says, they give `sick` up to rounding")
+            raise Wrong(f"{told} None; injected as described, they reproduce `sick` up to rounding")
         if not isinstance(got, set | frozenset | list | tuple) or len(set(got)) != 3 or not set(got) <= set(FAULTS):
             raise Wrong(f"expected a set of three of {', '.join(FAULTS)}, got {got!r:.120}")
         if set(got) != set(planted):
@@ -380,7 +382,7 @@ def _what_it_was_the_first_time(batch, sick, gradient):
     return {"mask", "positions", "seam"}
 
 
-@_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; planted as")
+@_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; injected as")
 def _no_mask_between_tokens_and_padding(batch, sick, gradient):
     """Without the mask, treats padding as tokens of the single segment."""
 

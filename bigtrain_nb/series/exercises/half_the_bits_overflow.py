@@ -48,10 +48,10 @@ def _check_first_overflow(answer):
         for kind, place, direction in PLANTINGS:
             model = _planted(kind, place, seed)
             expected = (NAMES[place], direction)
-            what = f"the first number that is not finite in a model (seed {seed}) {SAID[kind]} of layer {expected[0]!r}"
+            what = f"the first non-finite value in a model (seed {seed}) {SAID[kind]} of layer {expected[0]!r}"
             got = answer(model, *_examples(seed), START)
             if got is None:
-                raise Wrong(f"{what}: expected {expected}, got None, which says that everything is finite")
+                raise Wrong(f"{what}: expected {expected}, got None (everything finite)")
             expect(got, expected, what)
         got = answer(_planted(None, 0, seed), *_examples(seed), START)
         if got is not None:

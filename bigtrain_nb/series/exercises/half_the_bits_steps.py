@@ -57,7 +57,7 @@ def _check_train_step(answer):
             before = _flat(model)
             got = answer(model, x, y, scale, good, GROWTH)
             if not isinstance(got, tuple) or len(got) != 2:
-                raise Wrong(f"expected two things, the scale and the number of good steps, got {got!r}")
+                raise Wrong(f"expected two results, the scale and the number of good steps, got {got!r}")
             _compare_weights(before, _flat(model), keras_weights, skipped, when)
             expect(got[0], keras_scale, f"the scale {when}")
             expect(got[1], keras_good, f"the number of good steps {when}")

@@ -90,7 +90,7 @@ def _squares_the_mean_length(steps, examples):
 
 _SLIPS = {
     _takes_the_mean_for_the_truth: "The gradient of the batch is noisy too: its square is |G|² + tr(Σ) / B, not |G|²",
-    _variance_of_all: "Divide by one less than the number of micro-batches: their mean was made of them",
+    _variance_of_all: "Divide by one less than the number of micro-batches: their mean is computed from them",
     _in_micro_batches: "This counts micro-batches, and the noise scale is a number of examples",
     _a_quotient_for_each_step: "A mean of quotients is not the quotient of the means: |G|² of one step can be near 0",
 }

@@ -82,7 +82,7 @@ def _check_interval(answer):
     best t. Divide it by t to get the time per second of training. Try many values of t, and take the best. You do not
     need Young's formula, which holds only if saving takes far less time than passes between two failures."""
     for save, between in ((60, 86_400), (600, 3600), (1800, 3600), (60, 90), (90, 60)):
-        what = f"saving takes {save} s, and {between} s pass between failures"
+        what = f"saving takes {save} s, with {between} s between failures"
         seconds = answer(save, between)
         if not isinstance(seconds, int | float | np.number) or not 0 < seconds < math.inf:
             raise Wrong(f"{what}: expected a number of seconds above 0, got {seconds!r}")
@@ -92,7 +92,7 @@ def _check_interval(answer):
             raise Wrong(f"{what}: expected about {least:.0f} s, got {seconds:.0f}, which takes {lost:.1%} longer")
 
 
-@_check_interval.refuses("saving takes 600 s, and 3600 s pass between failures: expected about 1699 s, got 2078")
+@_check_interval.refuses("saving takes 600 s, with 3600 s between failures: expected about 1699 s, got 2078")
 def _young(save, between):
     return math.sqrt(2 * save * between)
 
@@ -173,7 +173,9 @@ def _check_together(answer):
                 raise problem
         for worker, problem in enumerate(problems):
             if problem is not None:
-                raise Wrong(f"{what}: expected all to end, but worker {worker} waits for the others in an all-reduce")
+                raise Wrong(
+                    f"{what}: expected all to finish, but worker {worker} waits for the others in an all-reduce"
+                )
         for worker, count in enumerate(counts):
             own = [batch for batch in trained[worker] if batch is not None]
             expect(own, list(range(count)), f"{what}: the batches that worker {worker} trained")
@@ -189,7 +191,7 @@ def _goes_on_when_nobody_has_one(batches, all_reduce, step):
         step(None)
 
 
-@_check_together.refuses("expected all to end, but worker 0 waits")
+@_check_together.refuses("expected all to finish, but worker 0 waits")
 def _each_on_its_own(batches, all_reduce, step):
     for batch in batches:
         step(batch)

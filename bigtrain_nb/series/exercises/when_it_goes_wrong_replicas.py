@@ -57,7 +57,7 @@ class Checkpoints:
 
     def __str__(self):
         if self.flip is None:
-            return f"{self.replicas} replicas that are equal, with a NaN at the same place in all"
+            return f"{self.replicas} equal replicas, with a NaN at the same position in all"
         flipped = "the last bit of a weight" if self.flip == "last" else "the sign of a zero"
         return f"{self.replicas} replicas, where {flipped} was flipped"
 
