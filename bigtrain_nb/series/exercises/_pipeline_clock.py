@@ -16,10 +16,10 @@ def expect_each_once(got, kinds, micro_batches, told):
     times = Counter(map(tuple, got))
     for each in wanted:
         if times[each] != 1:
-            raise Wrong(f"{told}: {each} stands {times[each]} times in the list, once is right")
+            raise Wrong(f"{told}: expected {each} once in the list, got it {times[each]} times")
     for each in times:
         if each not in wanted:
-            raise Wrong(f"{told}: {each} stands in the list, and there is no such pass")
+            raise Wrong(f"{told}: {each} is in the list, but no such pass exists")
 
 
 def simulate(orders):
@@ -43,7 +43,7 @@ def simulate(orders):
             kind, number = waiting[stage][0]
             needed = WAITS_FOR_PASS.get(kind)
             if (needed, number) in waiting[stage]:
-                told = f"the {kind} pass of {number} stands before its {needed} pass"
+                told = f"the {kind} pass of {number} comes before its {needed} pass"
                 raise Wrong(f"stage {stage} of {stages}: {told}")
             start = free[stage]
             sender = stage + WAITS_FOR_STAGE[kind] if kind in WAITS_FOR_STAGE else None
@@ -60,5 +60,5 @@ def simulate(orders):
             moved = True
         if not moved:
             stuck = {stage: one[0] for stage, one in enumerate(waiting) if one}
-            raise Wrong(f"with {stages} stages the pipeline hangs: each waits for another, before {stuck}")
+            raise Wrong(f"with {stages} stages the pipeline deadlocks; each stage waits before {stuck}")
     return max(free), most, waits

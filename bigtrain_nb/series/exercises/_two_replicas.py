@@ -15,13 +15,13 @@ RATE = 0.1
 FAULTS = (
     (
         {"batch": 8},
-        "These are the weights of steps of 8 examples, 4 for each replica, and of twice as many steps. The batch of"
-        " the dataset is the global one.",
+        "These are the weights of steps of 8 examples, 4 for each replica, and of twice as many steps. The batch"
+        " size of the dataset is the global batch size.",
     ),
     ({"batch": 32}, "These are the weights of steps of 32 examples, and of half as many steps."),
     (
         {"loss_times": 2},
-        "These are the weights of a loss that counts twice. Each replica hands in the gradient of the mean over its"
+        "These are the weights of a loss that counts twice. Each replica contributes the gradient of the mean over its"
         " own 8 examples, and apply_gradients adds up.",
     ),
     (
@@ -30,15 +30,18 @@ FAULTS = (
     ),
     (
         {"loss_times": 16},
-        "These are the weights of a loss that is added up over the 16 examples of a step and never divided by 16.",
+        "These are the weights of a loss that is summed over the 16 examples of a step and never divided by 16.",
     ),
     (
         {"loss_times": 8},
-        "These are the weights of a loss that is added up over the 16 examples of a step and divided by 2, not by 16.",
+        "These are the weights of a loss that is summed over the 16 examples of a step and divided by 2, not by 16.",
     ),
-    ({"penalty_times": 2}, "The penalty counts twice: each replica adds all of it, and apply_gradients adds up."),
-    ({"penalty_times": 0.5}, "The penalty counts half: both replicas together need the whole of it."),
-    ({"penalty_times": 0}, "The penalty is gone, but it belongs to the loss."),
+    (
+        {"penalty_times": 2},
+        "The penalty counts twice: each replica adds all of it, and apply_gradients sums over replicas.",
+    ),
+    ({"penalty_times": 0.5}, "The penalty counts half: the replicas' parts must add up to the full penalty."),
+    ({"penalty_times": 0}, "The penalty is missing, but it is part of the loss."),
     ({"training": False}, FORGOTTEN),
 )
 
@@ -67,7 +70,7 @@ def weights_of_both(strategy, model):
     apart = np.abs(vector(first) - vector(second)).max()
     if not apart < 1e-6:
         raise Wrong(
-            f"after training: expected equal weights on both replicas, got weights {apart:.1g} apart. Each replica"
+            f"after training: expected equal weights on both replicas, got a difference of {apart:.1g}. Each replica"
             " applied the gradient of its own examples only."
         )
     return vector(first)
@@ -116,7 +119,7 @@ def expect_weights_of_one_device(answer, penalty_times=0):
     if apart < 1e-5:
         expect_each_example_once(model, 64)
         return
-    expected = f"expected the weights of one device within 1e-5, got {apart:.1g} away"
+    expected = f"expected the weights of one device within 1e-5, got a difference of {apart:.1g}"
     for fault, words in FAULTS:
         settings = {"penalty_times": penalty_times, **fault}
         if np.abs(got - _training_alone(**settings)).max() < 1e-5:
@@ -130,7 +133,7 @@ def expect_each_example_once(model, examples):
     if got > examples:
         raise Wrong(
             f"examples that go through the model: expected {examples}, shared by the replicas, got {got}. The result is"
-            " right, but every replica does the whole work. Does the strategy distribute the dataset?"
+            " right, but every replica does all the work. Does the strategy distribute the dataset?"
         )
 
 

@@ -39,7 +39,7 @@ def loop_2(model, optimizer, slices, gradients):
     difficulty=2,
 )
 def _check_loop_2(answer):
-    """Follow 10 micro-batches by hand: after which of them is there an update?"""
+    """Step through 10 micro-batches by hand: after which of them is there an update?"""
     _expect_big_batches(answer)
 
 
@@ -55,7 +55,7 @@ def loop_3(model, optimizer, slices, gradients):
 
 @exercise(loop_3, takes="as loop_2", returns="as loop_2", minutes=4, difficulty=3)
 def _check_loop_3(answer):
-    """The first update is right and the second one is not. What is still in a variable when the second one begins?"""
+    """The first update is right, but the second is not. What is left over in a variable when the second one starts?"""
     _expect_big_batches(answer)
 
 
@@ -71,7 +71,7 @@ def loop_4(model, optimizer, slices, gradients, clip):
 
 @exercise(loop_4, takes="as loop_2; clip(gradient) -> gradient", returns="as loop_2", minutes=4, difficulty=3)
 def _check_loop_4(answer):
-    """Which gradient does a training on whole batches clip, and how many times an update?"""
+    """When you train on full batches, which gradient is clipped, and how many times per update?"""
     _expect_big_batches(answer, clip=_clip)
 
 
@@ -89,7 +89,7 @@ def _expect_big_batches(answer, clip=None):
         moved = np.linalg.norm(truth.weights - start)
         distance = np.linalg.norm(found - truth.weights) / moved
         if not distance < 1e-5:
-            told = f"with {what}: expected a distance below 1e-05 from the big batches, got {distance:.2g}"
+            told = f"with {what}: expected the large batches' weights within 1e-05, got a difference of {distance:.2g}"
             raise Wrong(f"{told}{_fault(found, slices, clip)}")
 
 
@@ -101,7 +101,7 @@ def _trained(loop, slices, given):
     except Wrong as raised:
         if isinstance(raised.__cause__, ZeroDivisionError):
             raise Wrong(
-                f"{raised}: where {len(slices)} micro-batches end with an update, none is due for what is left"
+                f"{raised}: {len(slices)} micro-batches end with an update, so there is no leftover to apply"
             ) from None
         raise
     return model.weights
@@ -120,13 +120,15 @@ def _fault(found, slices, clip):
 
 FAULTS = {
     "the weights have not moved": {"updates": False},
-    "each micro-batch counts alike, whatever its size": {"weigh": "alike"},
-    "the micro-batches of an update are added up, and not divided by their number": {"weigh": "not at all"},
-    "a micro-batch is weighed by the examples of the first four micro-batches, not of its update": {"weigh": "first"},
-    "the micro-batches that are left over at the end make no update": {"leftover": False},
-    "each micro-batch makes an update of its own": {"every": 1},
+    "all micro-batches have equal weight, whatever their size": {"weigh": "alike"},
+    "the micro-batches of an update are summed, but not divided by their number": {"weigh": "not at all"},
+    "a micro-batch is weighted by the examples of the first four micro-batches, not of its own update": {
+        "weigh": "first"
+    },
+    "there is no update for the leftover micro-batches at the end": {"leftover": False},
+    "there is one update per micro-batch": {"every": 1},
     "the sum still holds the gradients of earlier updates": {"empties": False},
-    "each micro-batch is clipped by itself, not the gradient of the update": {"clips": "slices"},
+    "each micro-batch is clipped separately, not the gradient of the update": {"clips": "slices"},
     "nothing is clipped": {"clips": "nothing"},
     "the sum is clipped after each micro-batch, not once for the update": {"clips": "sums"},
 }
@@ -221,13 +223,13 @@ def _slices(sizes):
     return made
 
 
-@_check_loop_2.refuses("the micro-batches that are left over at the end make no update")
+@_check_loop_2.refuses("there is no update for the leftover micro-batches at the end")
 def _forgets_the_leftover(model, optimizer, slices, gradients):
     whole = len(slices) - len(slices) % 4
     loop_2(model, optimizer, slices[:whole], gradients)
 
 
-@_check_loop_2.refuses("each micro-batch makes an update of its own")
+@_check_loop_2.refuses("there is one update per micro-batch")
 def _updates_with_every_slice(model, optimizer, slices, gradients):
     for x, y in slices:
         optimizer.step(model, gradients(model, x, y))
@@ -244,7 +246,7 @@ def _keeps_the_sums(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@_check_loop_3.refuses("each micro-batch counts alike, whatever its size")
+@_check_loop_3.refuses("all micro-batches have equal weight, whatever their size")
 def _one_vote_each(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         group = slices[start : start + 4]
@@ -264,7 +266,7 @@ def _divides_by_a_full_group(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@_check_loop_4.refuses("each micro-batch is clipped by itself")
+@_check_loop_4.refuses("each micro-batch is clipped separately")
 def _clips_each_slice(model, optimizer, slices, gradients, clip):
     def clipped(model, x, y):
         return clip(gradients(model, x, y))
@@ -288,7 +290,7 @@ def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
         optimizer.step(model, total)
 
 
-@_check_loop_3.refuses("the micro-batches of an update are added up")
+@_check_loop_3.refuses("the micro-batches of an update are summed")
 def _adds_up(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         optimizer.step(model, sum(gradients(model, x, y) for x, y in slices[start : start + 4]))
@@ -299,7 +301,7 @@ def _returns_at_once(model, optimizer, slices, gradients):
     return
 
 
-@_check_loop_2.refuses("none is due for what is left")
+@_check_loop_2.refuses("so there is no leftover to apply")
 def _always_updates_at_the_end(model, optimizer, slices, gradients):
     total, examples = 0, 0
     for number, (x, y) in enumerate(slices, start=1):

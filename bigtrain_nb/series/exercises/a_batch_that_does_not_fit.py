@@ -89,24 +89,25 @@ def _shorten(gradient, limit):
     difficulty=4,
 )
 def _check_one_update(answer):
-    """By what must the loss of every single micro-batch be divided, so that the gradients of all micro-batches only
-    have to be added? And what looks at a gradient, and so must wait for the last micro-batch?"""
+    """By what must you divide the loss of each micro-batch, so that you only need to sum the gradients? And which
+    operation needs the gradient of the full batch, and so must wait for the last micro-batch?"""
     _, whole = _gradients_of_slices()
     for limit in (NO_LIMIT, 0.05):
         applied = _applied(answer, limit)
         apart = np.abs(applied - _shorten(whole, limit)).max()
         if apart < 1e-5:
             continue
-        what = "where nothing is to be clipped" if limit == NO_LIMIT else f"where the gradient is clipped to {limit}"
-        reason = "are micro-batches clipped one by one, or updated one by one?"
+        what = "without clipping" if limit == NO_LIMIT else f"with the gradient clipped to {limit}"
+        reason = "is each micro-batch clipped separately, or is there one update per micro-batch?"
         if limit == NO_LIMIT:
-            reason = "is each micro-batch divided by the tokens of the whole batch, and is there one update?"
+            reason = "is each micro-batch divided by the tokens of the full batch, and is there one update?"
         if np.isnan(apart):
             reason = "does a micro-batch of nothing but padding divide by its 0 tokens?"
         for words, fault in _faults(limit).items():
             if np.allclose(applied, fault, atol=1e-5):
                 reason = words
-        raise Wrong(f"one update, {what}: expected the whole batch's within 1e-5, got one {apart:.1g} away: {reason}")
+        told = f"one update, {what}: expected that of the full batch within 1e-5, got a difference of {apart:.1g}"
+        raise Wrong(f"{told}: {reason}")
 
 
 @cache
@@ -124,9 +125,9 @@ def _faults(limit):
     by_lines = (4 * parts[0] + 4 * parts[1] + 2 * parts[2]) / LINES
     with_padding = _gradient(slice(0, LINES), lambda mask: np.ones(mask.shape, "float32") / (6 * LINES))
     return {
-        "each micro-batch counts alike, though they hold 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
-        "micro-batches count by their lines, not by their tokens": _shorten(by_lines, limit),
-        "padding counts like a token": _shorten(with_padding, limit),
+        "all micro-batches have equal weight, although they have 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
+        "micro-batches are weighted by their lines, not by their tokens": _shorten(by_lines, limit),
+        "padding is counted as tokens": _shorten(with_padding, limit),
         "nothing was clipped": whole,
         FORGOTTEN: _shorten(_gradient(slice(0, LINES), _mean_over_tokens, training=False), limit),
         "the weights did not move": 0 * whole,
@@ -140,7 +141,7 @@ def _applied(answer, limit):
     answer(model, keras.optimizers.SGD(1.0), *_lines(), SIZE, limit)
     most = model.get_layer("count").most
     if most > SIZE:
-        raise Wrong(f"the lines in the model at once: expected at most {SIZE}, got {most}")
+        raise Wrong(f"lines passed to the model at once: expected at most {SIZE}, got {most}")
     return before - _flat(model.trainable_variables)
 
 
@@ -162,12 +163,12 @@ def _with_slices(model, optimizer, x, y, mask, size, limit, weigh, clip_each=Fal
     optimizer.apply_gradients(zip(clipped, weights, strict=True))
 
 
-@_check_one_update.refuses("the lines in the model at once: expected at most 4, got 10")
+@_check_one_update.refuses("lines passed to the model at once: expected at most 4, got 10")
 def _takes_the_whole_batch(model, optimizer, x, y, mask, size, limit):
     one_update(model, optimizer, x, y, mask, len(x), limit)
 
 
-@_check_one_update.refuses("each micro-batch counts alike, though they hold 5, 23 and 0 tokens")
+@_check_one_update.refuses("all micro-batches have equal weight, although they have 5, 23 and 0 tokens")
 def _votes(*given):
     _with_slices(*given, lambda mask: _mean_over_tokens(mask) / 3)
 
@@ -177,22 +178,22 @@ def _divides_by_no_token(*given):
     _with_slices(*given, lambda mask: mask / tf.reduce_sum(mask) / 3)
 
 
-@_check_one_update.refuses("is each micro-batch divided by the tokens of the whole batch, and is there one update?")
+@_check_one_update.refuses("is each micro-batch divided by the tokens of the full batch, and is there one update?")
 def _adds_the_means(*given):
     _with_slices(*given, _mean_over_tokens)
 
 
-@_check_one_update.refuses("micro-batches count by their lines, not by their tokens")
+@_check_one_update.refuses("micro-batches are weighted by their lines, not by their tokens")
 def _counts_lines(*given):
     _with_slices(*given, lambda mask: _mean_over_tokens(mask) * len(mask) / LINES)
 
 
-@_check_one_update.refuses("padding counts like a token")
+@_check_one_update.refuses("padding is counted as tokens")
 def _forgets_the_mask(*given):
     _with_slices(*given, lambda mask: tf.ones_like(mask) / (6 * LINES))
 
 
-@_check_one_update.refuses("are micro-batches clipped one by one")
+@_check_one_update.refuses("is each micro-batch clipped separately")
 def _clips_slices(*given):
     _with_slices(*given, lambda mask: mask / 28, clip_each=True)
 

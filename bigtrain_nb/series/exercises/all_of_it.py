@@ -18,7 +18,7 @@ def which_stage(weights, peaks):
     measured = np.array(list(peaks.values()))
     scatter = []
     not_shared = []
-    for shared in (0, 12, 14, 16):  # bytes a weight
+    for shared in (0, 12, 14, 16):  # bytes per weight
         rest = measured - weights * (16 - shared + shared / devices)
         scatter.append(np.ptp(rest))
         not_shared.append(rest.mean())
@@ -34,8 +34,8 @@ def which_stage(weights, peaks):
     difficulty=3,
 )
 def _check_which_stage(answer):
-    """Suppose that it is stage 2. How many bytes of each peak are then not shared? That must be the same number on 4,
-    8 and 16 devices. For the wrong stage it is not.
+    """Assume that it was stage 2. How many bytes of each peak are then left for all else? For the right stage, this
+    must be the same on 4, 8 and 16 devices. For a wrong one it is not.
     """
     for weights, stage, rest, off in [
         (1e9, 3, 9.0e9, {4: 0.02e9, 8: -0.02e9, 16: 0.0}),
@@ -51,10 +51,10 @@ def _check_which_stage(answer):
         around = f"{weights / 1e9:.0f} B weights, {shown}"
         found = answer(weights, dict(peaks))
         if not isinstance(found, tuple) or len(found) != 2:
-            raise Wrong(f"{around}: expected a pair, the stage and the bytes that are not shared, got {found!r}")
+            raise Wrong(f"{around}: expected a pair, the stage and the unsharded bytes, got {found!r}")
         expect(found[0], stage, f"{around}: the stage")
         if not abs(found[1] - rest) < 0.05e9:  # catches NaN too
-            raise Wrong(f"{around}: expected {rest / 1e9:.2f} GB that are not shared, got {found[1] / 1e9:.2f}")
+            raise Wrong(f"{around}: expected {rest / 1e9:.2f} GB unsharded, got {found[1] / 1e9:.2f}")
 
 
 @_check_which_stage.refuses("10.00 GB on each of 16: the stage: expected 3, got 1")
@@ -65,7 +65,7 @@ def _nothing_else_in_memory(weights, peaks):
     return stage, peak - kept[stage]
 
 
-@_check_which_stage.refuses("expected 9.00 GB that are not shared, got 13.02")
+@_check_which_stage.refuses("expected 9.00 GB unsharded, got 13.02")
 def _first_peak_is_the_rest(weights, peaks):
     return which_stage(weights, peaks)[0], next(iter(peaks.values()))
 
@@ -76,7 +76,7 @@ def _believes_what_was_asked_for(weights, peaks):
     return 3, peak - 16 * weights / devices
 
 
-@_check_which_stage.refuses("expected a pair, the stage and the bytes that are not shared, got 3")
+@_check_which_stage.refuses("expected a pair, the stage and the unsharded bytes, got 3")
 def _the_stage_only(weights, peaks):
     return which_stage(weights, peaks)[0]
 
@@ -127,9 +127,9 @@ def colleagues_step(model, optimizer, examples):
     seconds=120,
 )
 def _check_next_step(answer):
-    """Where does the time go? Four small forward passes, and hundreds of operations that Python starts one by one. Put
-    the four examples into one batch, and make one graph of the step with `tf.function`. What Python draws must stay
-    outside the graph, or it is drawn once and never again.
+    """Where does the time go? Into four small forward passes, and hundreds of operations that Python launches one by
+    one. Stack the four examples into one batch, and trace the step into one graph with `tf.function`. Data that Python
+    draws must stay outside the graph, or it is drawn only once.
     """
     model, optimizer, examples = _new_training()
     yours = answer(model, optimizer, examples)
@@ -141,8 +141,8 @@ def _check_next_step(answer):
     taken = _train(yours, 16)
     if taken % 4 or taken > MOST_EXAMPLES:
         raise Wrong(
-            f"next_step: expected steps of 4 examples, or of a few times 4, at most {MOST_EXAMPLES}; the first steps"
-            f" returned {taken} in all"
+            f"next_step: expected steps of 4 examples, or of a small multiple of 4, at most {MOST_EXAMPLES}; the first"
+            f" steps returned {taken} in total"
         )
     _train(theirs, taken)
 
@@ -154,9 +154,9 @@ def _check_next_step(answer):
     off = np.max(apart) / np.max(moved)
     if not off < 1e-3:  # catches NaN too
         raise Wrong(
-            f"after {taken} examples: expected the weights of the colleague's step, got some that are {off:.1%} of"
-            " the way apart. Does each step take the next four examples, is there one update for every four, and is the"
-            " model called as in training?"
+            f"after {taken} examples: expected the weights of the colleague's step, got weights that differ by"
+            f" {off:.1%} of the total change. Does each step take the next four examples, is there one update for every"
+            " four, and is the model called as in training?"
         )
 
     for seconds in (1, 4):  # if the interval still contains ENOUGH, the median decides
@@ -165,7 +165,9 @@ def _check_next_step(answer):
         if not gain.low <= ENOUGH < gain.high:
             break
     if not gain.median > ENOUGH:
-        raise Wrong(f"examples/s: expected the whole interval above {ENOUGH}x the colleague's, measured {gain}")
+        raise Wrong(
+            f"examples/s: expected the full confidence interval above {ENOUGH}x the colleague's, measured {gain}"
+        )
 
 
 def _new_training():
@@ -197,12 +199,12 @@ def _train(step, least):
     while taken < least:
         returned = step()
         if np.ndim(returned) or not np.issubdtype(np.asarray(returned).dtype, np.integer) or returned < 1:
-            raise Wrong(f"next_step: expected a step that returns how many examples it took, got {returned!r}")
+            raise Wrong(f"next_step: expected a step that returns the number of its examples, got {returned!r}")
         taken += int(returned)
     return taken
 
 
-@_check_next_step.refuses("expected the whole interval above 4x the colleague's, measured")
+@_check_next_step.refuses("expected the full confidence interval above 4x the colleague's, measured")
 def _as_it_is(model, optimizer, examples):
     return colleagues_step(model, optimizer, examples)
 
@@ -246,7 +248,7 @@ def _predicts(model, optimizer, examples):
     return next_step(model, optimizer, examples)
 
 
-@_check_next_step.refuses("expected a step that returns how many examples it took, got None")
+@_check_next_step.refuses("expected a step that returns the number of its examples, got None")
 def _does_not_say_how_many(model, optimizer, examples):
     small = next_step(model, optimizer, examples)
 
@@ -256,7 +258,7 @@ def _does_not_say_how_many(model, optimizer, examples):
     return step
 
 
-@_check_next_step.refuses("the first steps returned 18 in all")
+@_check_next_step.refuses("the first steps returned 18 in total")
 def _takes_six(model, optimizer, examples):
     small = next_step(model, optimizer, examples)
 

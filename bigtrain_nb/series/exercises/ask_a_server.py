@@ -29,10 +29,10 @@ def asynchronous(weights, gradient, seconds, rate, steps):
     difficulty=4,
 )
 def _check_asynchronous(answer):
-    """Keep for each worker the weights that it has read, the number of updates that were done when it read them, and
-    the second at which it will be ready. Then, once for each step: who is ready first? It computes its gradient from
-    what it has read, the server applies it, and the worker reads again. Make a new array for the new weights: `-=`
-    would also change what the others have read.
+    """For each worker, keep the weights that it has read, the number of updates made before it read them, and the time
+    at which it will finish. Then, for each step: which worker finishes first? It computes its gradient with the weights
+    that it has read, the server applies it, and the worker reads again. Create a new array for the new weights: `-=`
+    would also change those that other workers have read.
     """
     random = np.random.default_rng(3)
     for seconds in ([1.0], [1.0, 1.0], [1.0, 3.0], [2.0, 1.5, 4.25]):
@@ -44,7 +44,7 @@ def _check_asynchronous(answer):
             read.append(np.array(weights))
             return weights - targets[worker]
 
-        told = f"workers that take {seconds} s a step"
+        told = f"workers that take {seconds} s per step"
         answered = answer(np.zeros(4), gradient, seconds, 0.3, 12)
         if not isinstance(answered, tuple) or len(answered) != 2:
             raise Wrong(f"{told}: expected a tuple of the weights and the list of stalenesses, got {answered!r}")
@@ -53,7 +53,7 @@ def _check_asynchronous(answer):
         asked.clear()
         read.clear()
         expected, expected_staleness = asynchronous(np.zeros(4), gradient, seconds, 0.3, 12)
-        expect(order, asked, f"{told}: whose gradient is applied in each step")
+        expect(order, asked, f"{told}: the worker whose gradient is applied in each step")
         for step, worker in enumerate(order):
             expect(got_read[step], read[step], f"{told}: step {step}: the weights that worker {worker} had read")
         expect(list(staleness), expected_staleness, f"{told}: the staleness of each step")
@@ -61,7 +61,7 @@ def _check_asynchronous(answer):
 
 
 @_check_asynchronous.refuses(
-    "workers that take [1.0, 1.0] s a step: step 1: the weights that worker 1 had read: expected"
+    "workers that take [1.0, 1.0] s per step: step 1: the weights that worker 1 had read: expected"
 )
 def _reads_when_it_is_ready(weights, gradient, seconds, rate, steps):
     current = weights
@@ -75,12 +75,14 @@ def _reads_when_it_is_ready(weights, gradient, seconds, rate, steps):
     return asynchronous(weights, from_the_newest, seconds, rate, steps)
 
 
-@_check_asynchronous.refuses("workers that take [1.0, 3.0] s a step: whose gradient is applied in each step")
+@_check_asynchronous.refuses(
+    "workers that take [1.0, 3.0] s per step: the worker whose gradient is applied in each step"
+)
 def _takes_turns(weights, gradient, seconds, rate, steps):
     return asynchronous(weights, gradient, [1.0] * len(seconds), rate, steps)
 
 
-@_check_asynchronous.refuses("workers that take [1.0] s a step: the staleness of each step")
+@_check_asynchronous.refuses("workers that take [1.0] s per step: the staleness of each step")
 def _counts_its_own_update(weights, gradient, seconds, rate, steps):
     weights, staleness = asynchronous(weights, gradient, seconds, rate, steps)
     return weights, [1 + others for others in staleness]
@@ -141,9 +143,9 @@ class _Server:
     difficulty=4,
 )
 def _check_table_step(answer):
-    """First find out which server has which rows, and at which row each begins. `np.unique(users, return_inverse=True)`
-    gives each user once, and for each place of the batch where its user is in that. A user who comes twice gets the
-    sum of two gradients: `np.add.at` adds where `+=` would only write.
+    """First compute which rows each server has, and its first row. `np.unique(users, return_inverse=True)` returns each
+    user once, and for each entry of the batch the index of its user in that array. A user that occurs twice gets the
+    sum of two gradients: `np.add.at` adds both, but `+=` keeps only one.
     """
     random = np.random.default_rng(4)
     for servers, rows in [(2, 10), (3, 11), (4, 10), (4, 9)]:
@@ -158,15 +160,15 @@ def _check_table_step(answer):
         told = f"{rows} rows on {servers} servers"
         for row, got in enumerate(np.concatenate([shard.table for shard in shards])):
             times = np.sum(users == row)
-            expect(got, expected[row], f"{told}: row {row}, which comes {times} times in the batch")
+            expect(got, expected[row], f"{told}: row {row}, which occurs {times} times in the batch")
         moved, fewest = sum(shard.moved for shard in shards), 2 * len(set(users.tolist()))
         if moved > fewest:
-            raise Wrong(f"{told}: {moved} rows went over the wire, fetched and sent back; {fewest} are enough")
+            raise Wrong(f"{told}: {moved} rows were transferred (fetched and sent back); {fewest} are enough")
         if max(shard.calls for shard in shards) > 2:
             raise Wrong(f"{told}: one server was called {max(shard.calls for shard in shards)} times; 2 are enough")
 
 
-@_check_table_step.refuses("10 rows on 2 servers: row 0, which comes 2 times in the batch")
+@_check_table_step.refuses("10 rows on 2 servers: row 0, which occurs 2 times in the batch")
 def _forgets_who_comes_twice(servers, rows, users, gradient, rate):
     def once(vectors):
         found = gradient(vectors)
@@ -196,7 +198,7 @@ def _sends_each_gradient_by_itself(servers, rows, users, gradient, rate):
         server.subtract(users[mine] - begins, rate * found[mine])
 
 
-@_check_table_step.refuses("rows went over the wire, fetched and sent back;")
+@_check_table_step.refuses("rows were transferred (fetched and sent back);")
 def _fetches_whole_tables(servers, rows, users, gradient, rate):
     for server in servers:
         server.fetch(np.arange(len(server.table)))
@@ -236,8 +238,8 @@ def push_once(state, number, gradient, rate):
     difficulty=4,
 )
 def _check_push_once(answer):
-    """All steps below some number are done; above it only a few are. Keep that number, and the set of the few. When
-    the step with that number comes, both change.
+    """All steps below some number have been applied, and only a few above it. Keep that number, and the set of those
+    few. When the step with that number arrives, update both.
     """
     random = np.random.default_rng(5)
     state = {"weights": np.zeros(2)}
@@ -254,30 +256,30 @@ def _check_push_once(answer):
         if index % 11 == 10:  # a late message
             answer(state, int(order[random.integers(index)]), random.normal(size=2), 0.1)
         last = order[max(0, index - 3) : index + 1].tolist()
-        told = f"the weights after {index + 1} steps (the last that came: {last}), of which some were sent again"
+        told = f"the weights after {index + 1} steps (last received: {last}), some of them sent twice"
         expect(state["weights"], applied, told)
     kept = sum(_size(value) for name, value in state.items() if name != "weights")
     if kept > 50:
-        raise Wrong(f"after 3000 steps the server keeps {kept} values beside the weights, and 50 are enough")
+        raise Wrong(f"after 3000 steps the server keeps {kept} values in addition to the weights; 50 are enough")
 
 
 def _size(value):
     return len(value) if hasattr(value, "__len__") else 1
 
 
-@_check_push_once.refuses("the weights after 1 steps (the last that came: [4]), of which some were sent again")
+@_check_push_once.refuses("the weights after 1 steps (last received: [4]), some of them sent twice")
 def _at_least_once(state, number, gradient, rate):
     state["weights"] = state["weights"] - rate * gradient
 
 
-@_check_push_once.refuses("of which some were sent again: expected")
+@_check_push_once.refuses("some of them sent twice: expected")
 def _only_larger_numbers(state, number, gradient, rate):
     if number > state.get("last", -1):
         state["last"] = number
         state["weights"] = state["weights"] - rate * gradient
 
 
-@_check_push_once.refuses("of which some were sent again: expected")
+@_check_push_once.refuses("some of them sent twice: expected")
 def _remembers_the_last_few(state, number, gradient, rate):
     done = state.setdefault("done", [])
     if number not in done:
@@ -286,7 +288,7 @@ def _remembers_the_last_few(state, number, gradient, rate):
     del done[:-40]
 
 
-@_check_push_once.refuses("values beside the weights, and 50 are enough")
+@_check_push_once.refuses("values in addition to the weights; 50 are enough")
 def _remembers_all(state, number, gradient, rate):
     done = state.setdefault("done", set())
     if number not in done:

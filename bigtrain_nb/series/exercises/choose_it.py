@@ -31,7 +31,7 @@ class _Curves:
         if epochs < 1:
             raise Wrong(f"train was called with {epochs} epochs; at least one is needed")
         if epochs != int(epochs):
-            raise Wrong(f"train was called with {epochs} epochs; it takes whole epochs")
+            raise Wrong(f"train was called with {epochs} epochs; expected an integer")
         self.epochs[trial] += epochs
         if self.epochs.sum() > self.budget:
             raise Wrong(
@@ -49,8 +49,8 @@ class _Curves:
     difficulty=4,
 )
 def _check_halving(answer):
-    """32 trials become 16, 8, 4, 2 and 1: five rounds. Give each round the same part of the budget. Then the fewer
-    trials are left, the more epochs each of them gets. Remember that `train` goes on where it stopped.
+    """32 trials become 16, 8, 4, 2 and 1: five rounds. Give each round an equal part of the budget. Then the fewer
+    trials are left, the more epochs each one gets. Remember that `train` continues where it stopped.
     """
     found = 0
     searches = []
@@ -63,7 +63,7 @@ def _check_halving(answer):
         searches.append((curves, trials, budget))
         found += curves.ends[best] < min(curves.ends) + 0.05
     if found < 150:
-        raise Wrong(f"the best trial, or one within 0.05 of it, was found in {found} of 200 searches; 150 are wanted")
+        raise Wrong(f"the best trial, or one within 0.05 of it, was found in {found} of 200 searches; 150 are required")
     for search in searches:
         _expect_halves(*search)
 
@@ -76,22 +76,24 @@ def _expect_halves(curves, trials, budget):
     """
     told = f"{trials} trials, {budget} epochs"
     rounds = [int(np.sum(curves.epochs >= epochs)) for epochs in np.unique(curves.epochs[curves.epochs > 0])]
-    expect(rounds[0], trials, f"{told}: the trials that train in the first round")
+    expect(rounds[0], trials, f"{told}: the number of trials in the first round")
     for before, now in zip(rounds, rounds[1:], strict=False):
         if now not in (before // 2, -(-before // 2)) or before == 1:
-            raise Wrong(f"{told}: expected half of the trials to go on after each round, got {rounds} in the rounds")
+            raise Wrong(
+                f"{told}: expected half of the trials to remain after each round, got {rounds} trials per round"
+            )
     if rounds[-1] > 3:
-        raise Wrong(f"{told}: expected rounds until one trial is left, got {rounds} in the rounds")
+        raise Wrong(f"{told}: expected rounds until one trial is left, got {rounds} trials per round")
     if curves.epochs.sum() < 0.7 * budget:
         raise Wrong(f"{told}: only {curves.epochs.sum()} epochs were spent, so the last trials saw too few")
 
 
-@_check_halving.refuses("of 200 searches; 150 are wanted")
+@_check_halving.refuses("of 200 searches; 150 are required")
 def _all_alike(train, trials, budget):
     return int(np.argmin([train(trial, budget // trials) for trial in range(trials)]))
 
 
-@_check_halving.refuses("of 200 searches; 150 are wanted")
+@_check_halving.refuses("of 200 searches; 150 are required")
 def _decides_after_one_epoch(train, trials, budget):
     best = int(np.argmin([train(trial, 1) for trial in range(trials)]))
     train(best, budget - trials)
@@ -103,7 +105,7 @@ def _whole_budget_in_each_round(train, trials, budget):
     return halving(train, trials, 5 * budget)
 
 
-@_check_halving.refuses("of 200 searches; 150 are wanted")
+@_check_halving.refuses("of 200 searches; 150 are required")
 def _keeps_the_worse_half(train, trials, budget):
     return halving(lambda trial, epochs: -train(trial, epochs), trials, budget)
 
@@ -119,8 +121,8 @@ def expected_gain(gains, noise):
     expected_gain, takes="gains [trials]; the standard deviation of seeds", returns="a number", minutes=15, difficulty=3
 )
 def _check_expected_gain(answer):
-    """The variance of the gains that were seen is spread² + noise². So which part of it is spread²? This part of
-    the winner's distance remains, its distance from what? A trial without any luck would stand at the mean of all.
+    """The variance of the observed gains is spread² + noise². So what fraction of it is spread²? The winner keeps this
+    fraction of its distance. Its distance from what? If all were noise, it would fall back to the mean of all.
     """
     for spread, noise, mean in [(1.0, 1.0, 0.0), (1.0, 0.3, -0.5), (0.5, 1.0, -2.0), (0.0, 1.0, 0.5), (1.0, 2.0, 0.0)]:
         random = np.random.default_rng(7)
@@ -132,26 +134,31 @@ def _check_expected_gain(answer):
             if not np.isscalar(estimate) or not np.isfinite(estimate):
                 raise Wrong(f"expected a number, got {estimate!r}")
             errors.append(estimate - true[gains.argmax()])
-        told = f"settings that scatter by {spread} around {mean:g}, seeds by {noise}"
+        told = f"true gains with a standard deviation of {spread} around {mean:g}, seeds with one of {noise}"
         if abs(np.mean(errors)) > 0.2:
             side = "too high" if np.mean(errors) > 0 else "too low"
-            raise Wrong(f"{told}: the estimate is on average {abs(np.mean(errors)):.2f} {side}; 0.2 are allowed")
-    told = "gains of 0.1, 0.2 and 0.6, seeds that scatter by 1.0, which is more than is seen: nothing of it is real"
+            raise Wrong(f"{told}: the estimate is on average {abs(np.mean(errors)):.2f} {side}; at most 0.2 is allowed")
+    told = (
+        "gains of 0.1, 0.2 and 0.6, seeds with a standard deviation of 1.0, more than that of the gains: all of it is"
+        " noise"
+    )
     expect(answer(np.array([0.1, 0.2, 0.6]), 1.0), 0.3, told, rel=1e-3)
 
 
-@_check_expected_gain.refuses("settings that scatter by 1.0 around 0, seeds by 1.0: the estimate is on average 1.6")
+@_check_expected_gain.refuses(
+    "true gains with a standard deviation of 1.0 around 0, seeds with one of 1.0: the estimate is on average 1.6"
+)
 def _believes_the_search(gains, noise):
     return max(gains)
 
 
-@_check_expected_gain.refuses("too high; 0.2 are allowed")
+@_check_expected_gain.refuses("too high; at most 0.2 is allowed")
 def _takes_what_is_seen_for_the_spread(gains, noise):
     seen = np.var(gains)
     return np.mean(gains) + seen / (seen + noise**2) * (max(gains) - np.mean(gains))
 
 
-@_check_expected_gain.refuses("around -2, seeds by 1.0: the estimate is on average 1.6")
+@_check_expected_gain.refuses("around -2, seeds with one of 1.0: the estimate is on average 1.6")
 def _pulls_to_zero(gains, noise):
     return max(0, 1 - noise**2 / np.var(gains)) * max(gains)
 
@@ -204,9 +211,9 @@ class _Trainings:
             )
         power = round(power)
         if abs(power) > 20:
-            raise Wrong(f"batch {batch}: the search does not end, it is at a rate of {rate:.2g}")
+            raise Wrong(f"batch {batch}: the search does not end; it has reached a learning rate of {rate:.2g}")
         if (batch, power, seed) in self._done:
-            raise Wrong(f"train({batch}, {rate:.3g}, {seed}) is called twice: keep what you know")
+            raise Wrong(f"train({batch}, {rate:.3g}, {seed}) is called twice: store its result")
         self._done.add((batch, power, seed))
         self.count[batch] += 1
         if power >= self._diverges_at[batch] and self._nan_of in (None, seed):
@@ -226,9 +233,9 @@ class _Trainings:
     difficulty=4,
 )
 def _check_best_rates(answer):
-    """Write a function that gives the mean loss of the three seeds at one rate, and keeps it in a dictionary; if one
-    of them is nan, it gives infinity. Then go down while the rate below is better or the one where you stand diverges,
-    and up while the rate above is better.
+    """Write a function that returns the mean loss of the three seeds at one rate, or infinity if one of them is nan,
+    and caches it in a dictionary. Then go down while the next lower rate is better or the current one diverges, and up
+    while the next higher rate is better.
     """
     for best, diverges_at, nan_of in (
         ({8: 0, 16: 1}, {8: 5, 16: 5}, None),
@@ -244,18 +251,22 @@ def _check_best_rates(answer):
         if not isinstance(found, dict) or set(found) != set(best):
             raise Wrong(f"batches {list(best)}: expected a dictionary with a pair for each batch, got {found!r:.99}")
         for batch, power in best.items():
-            told = f"batch {batch} of {list(best)}, from a rate of {trainings.start} on"
+            told = f"batch {batch} of {list(best)}, from a learning rate of {trainings.start}"
             pair = found[batch]
             if not isinstance(pair, tuple) or len(pair) != 2:
-                raise Wrong(f"{told}: expected a pair, the best rate and its mean loss, got {pair!r:.99}")
-            expect(pair[0], trainings.start * 2.0**power, f"{told}: the best rate")
-            expect(pair[1], trainings.mean(batch, power), f"{told}: the mean loss of three seeds at the best rate")
+                raise Wrong(f"{told}: expected a pair, the best learning rate and its mean loss, got {pair!r:.99}")
+            expect(pair[0], trainings.start * 2.0**power, f"{told}: the best learning rate")
+            expect(
+                pair[1], trainings.mean(batch, power), f"{told}: the mean loss of three seeds at the best learning rate"
+            )
             needed = 3 * (abs(power) + 3)
             if trainings.count[batch] > needed:
                 raise Wrong(f"{told}: expected at most {needed} trainings, got {trainings.count[batch]}")
 
 
-@_check_best_rates.refuses("batch 8 of [8, 16], from a rate of 0.004 on: the best rate: expected about 0.004")
+@_check_best_rates.refuses(
+    "batch 8 of [8, 16], from a learning rate of 0.004: the best learning rate: expected about 0.004"
+)
 def _one_seed(train, batches, rate):
     lucky = {}
 
@@ -267,7 +278,7 @@ def _one_seed(train, batches, rate):
     return best_rates(train_once, batches, rate)
 
 
-@_check_best_rates.refuses("batch 8 of [8, 16, 64], from a rate of 0.004 on: the best rate")
+@_check_best_rates.refuses("batch 8 of [8, 16, 64], from a learning rate of 0.004: the best learning rate")
 def _best_of_three_rates(train, batches, rate):
     best = {}
     for batch in batches:
@@ -278,7 +289,7 @@ def _best_of_three_rates(train, batches, rate):
     return best
 
 
-@_check_best_rates.refuses("batch 16 of [16, 32], from a rate of 0.004 on: the best rate")
+@_check_best_rates.refuses("batch 16 of [16, 32], from a learning rate of 0.004: the best learning rate")
 def _nan_compared(train, batches, rate):
     known = {}
 
@@ -298,7 +309,7 @@ def _nan_compared(train, batches, rate):
     return best
 
 
-@_check_best_rates.refuses("batch 16 of [8, 16], from a rate of 0.004 on: the best rate")
+@_check_best_rates.refuses("batch 16 of [8, 16], from a learning rate of 0.004: the best learning rate")
 def _rate_of_the_first_batch(train, batches, rate):
     found = best_rates(train, batches[:1], rate)
     chosen = found[batches[0]][0]
@@ -307,7 +318,7 @@ def _rate_of_the_first_batch(train, batches, rate):
     } | found
 
 
-@_check_best_rates.refuses("is called twice: keep what you know")
+@_check_best_rates.refuses("is called twice: store its result")
 def _trains_again(train, batches, rate):
     best = {}
     for batch in batches:
@@ -322,7 +333,7 @@ def _mean(train, batch, rate):
     return np.mean([train(batch, rate, seed) for seed in range(3)])
 
 
-@_check_best_rates.refuses("from a rate of 0.004 on: expected at most 9 trainings, got 51")
+@_check_best_rates.refuses("from a learning rate of 0.004: expected at most 9 trainings, got 51")
 def _all_rates_of_a_large_grid(train, batches, rate):
     best = {}
     for batch in batches:

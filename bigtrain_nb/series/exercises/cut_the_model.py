@@ -68,9 +68,9 @@ def _block(x, columns, rows, copy, add):
     difficulty=3,
 )
 def _check_operators(answer):
-    """A function under `tf.custom_gradient` returns two things: its result, and a function that makes the gradient of
-    its input from the gradient of its result. The table says what each of the two does; what does nothing returns what
-    it gets. Return `copy` first, then `add`.
+    """A function under `tf.custom_gradient` returns two things: its result, and a function that computes the gradient
+    of its input from that of its result. The table shows both directions of each operator; where it does nothing, it
+    returns its argument. Return `copy` first, then `add`.
     """
     random = np.random.default_rng(0)
     x = tf.constant(random.normal(size=(5, 4)), tf.float32)
@@ -113,7 +113,7 @@ def _expect_close(got, right, what):
     far = float(tf.reduce_max(tf.abs(got - right))) / size
     if far > 1e-4:
         ratio = float(tf.reduce_sum(got * right) / tf.reduce_sum(right * right))
-        raise Wrong(f"{what}: off by {far:.2g} of its size; it is {ratio:.2f} times the right one on average")
+        raise Wrong(f"{what}: relative error {far:.2g}; on average {ratio:.2f} times the correct value")
 
 
 @_check_operators.refuses("the gradient of the input")
@@ -152,9 +152,9 @@ def order(stage, stages, micro_batches):
     difficulty=3,
 )
 def _check_order(answer):
-    """Let a stage first do as many forward passes as there are stages behind it, so that the last stage has something
-    to give back. Then one forward and one backward in turns, until the forwards are used up. Watch for the case of
-    fewer micro-batches than stages.
+    """A stage first runs as many forward passes as there are stages after it, so that the last stage can start a
+    backward pass. Then it alternates one forward and one backward pass, until no forward passes are left. Do not forget
+    the case of fewer micro-batches than stages.
     """
     for stages, micro_batches in [(2, 4), (4, 8), (4, 2), (3, 12)]:
         orders = []
@@ -186,7 +186,7 @@ def _one_at_a_time(stage, stages, micro_batches):
     return steps
 
 
-@_check_order.refuses("stage 1 of 2: the backward pass of 0 stands before its forward pass")
+@_check_order.refuses("stage 1 of 2: the backward pass of 0 comes before its forward pass")
 def _one_forward_too_few(stage, stages, micro_batches):
     ahead = min(stages - stage - 1, micro_batches)
     steps = [("forward", number) for number in range(ahead)]
@@ -197,7 +197,7 @@ def _one_forward_too_few(stage, stages, micro_batches):
     return steps
 
 
-@_check_order.refuses("stage 0 of 4 with 2 micro-batches: ('forward', 2) stands in the list, and there is no such pass")
+@_check_order.refuses("stage 0 of 4 with 2 micro-batches: ('forward', 2) is in the list, but no such pass exists")
 def _forgets_that_there_may_be_few(stage, stages, micro_batches):
     ahead = stages - stage - 1
     steps = [("forward", number) for number in range(ahead)]

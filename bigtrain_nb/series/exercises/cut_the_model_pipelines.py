@@ -25,9 +25,9 @@ def zero_bubble(stage, stages, micro_batches):
     difficulty=5,
 )
 def _check_zero_bubble(answer):
-    """Start from 1F1B. Nobody waits for a "weights" pass, and the stage before waits for every "inputs" pass: so where
-    both could come next, "inputs" goes first. A stage may put its "weights" off by as many micro-batches as it has
-    stages before it, and does what is left when nothing else is. Draw four stages on paper first.
+    """Start from 1F1B. No stage waits for a "weights" pass, but the previous stage waits for every "inputs" pass. So if
+    both could come next, run "inputs" first. A stage may delay its "weights" passes by as many micro-batches as there
+    are stages before it, and runs the rest when nothing else is left. Draw four stages on paper first.
     """
     for stages, micro_batches in [(2, 4), (4, 8), (3, 12), (4, 4), (1, 3)]:
         told = f"{stages} stages, {micro_batches} micro-batches"
@@ -40,7 +40,7 @@ def _check_zero_bubble(answer):
             longest = max(range(stages), key=lambda stage: sum(until - since for since, until in waits[stage]))
             gaps = ", ".join(f"{since:g} to {until:g}" for since, until in waits[longest])
             where = f"stage {longest} waits from {gaps}" if gaps else "no stage waits between two passes"
-            raise Wrong(f"{told}: the step must end by {soon_enough}, and ends at {end:g} (each pass takes 1): {where}")
+            raise Wrong(f"{told}: the step must end by {soon_enough}, but ends at {end:g} (each pass takes 1): {where}")
         for stage, held in enumerate(most):
             if held > stages:
                 raise Wrong(f"{told}: stage {stage} holds {held} micro-batches at once, {stages} are enough")
@@ -58,12 +58,12 @@ def _with_weights_put_off(ahead, micro_batches, behind):
     return steps + [("weights", number) for number in range(micro_batches - behind, micro_batches)]
 
 
-@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the step must end by 13, and ends at")
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the step must end by 13, but ends at")
 def _one_after_the_other(stage, stages, micro_batches):
     return _with_weights_put_off(stages - stage - 1, micro_batches, behind=0)
 
 
-@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the step must end by 13, and ends at")
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the step must end by 13, but ends at")
 def _all_weights_at_the_end(stage, stages, micro_batches):
     return _with_weights_put_off(stages - stage - 1, micro_batches, behind=micro_batches)
 
@@ -76,14 +76,16 @@ def _ahead_as_far_as_helps(stage, stages, micro_batches):
     return _with_weights_put_off(2 * (stages - stage - 1), micro_batches, behind=2 * stage)
 
 
-@_check_zero_bubble.refuses("the weights pass of 0 stands before its inputs pass")
+@_check_zero_bubble.refuses("the weights pass of 0 comes before its inputs pass")
 def _weights_first(stage, stages, micro_batches):
     steps = _with_weights_put_off(stages - stage - 1, micro_batches, behind=0)
     other = {"inputs": "weights", "weights": "inputs"}
     return [(other.get(kind, kind), number) for kind, number in steps]
 
 
-@_check_zero_bubble.refuses("stage 1 of 2 stages, 4 micro-batches: ('weights', 3) stands 0 times in the list")
+@_check_zero_bubble.refuses(
+    "stage 1 of 2 stages, 4 micro-batches: expected ('weights', 3) once in the list, got it 0 times"
+)
 def _forgets_what_was_put_off(stage, stages, micro_batches):
     steps = zero_bubble(stage, stages, micro_batches)
     return steps[: len(steps) - stage]

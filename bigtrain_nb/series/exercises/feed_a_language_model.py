@@ -27,8 +27,8 @@ def share(step, worker, workers, batch, rows):
     difficulty=2,
 )
 def _check_share(answer):
-    """Everything follows from the number of the step: which epoch it is in, and which step of that epoch it is. The
-    number of workers only says who reads what of the batch that is already chosen.
+    """Everything follows from the step number: the epoch, and the step within that epoch. The number of workers only
+    determines who reads which rows of the global batch, which is already chosen.
     """
     for rows, batch in ((40, 8), (43, 8), (96, 12)):
         steps = rows // batch
@@ -44,9 +44,9 @@ def _check_share(answer):
             for step in range(steps):
                 for workers in (2, 4):
                     together = _whole_batch(answer, first + step, workers, batch, rows)
-                    told = f"what {workers} workers read in step {first + step} ({rows} rows, batches of {batch})"
+                    told = f"rows read by {workers} workers in step {first + step} ({rows} rows, batches of {batch})"
                     alone = sorted(epochs[-1][step].tolist())
-                    expect(sorted(together.tolist()), alone, f"{told}, which one worker reads too")
+                    expect(sorted(together.tolist()), alone, f"{told}, compared with one worker")
         read = [_whole_batch(answer, step, 1, batch, rows) for step in range(20 * steps)]
         never = sorted(set(range(rows)) - set(np.concatenate(read).tolist()))
         if never:
@@ -72,7 +72,7 @@ def _whole_batch(answer, step, workers, batch, rows):
     return np.concatenate(parts)
 
 
-@_check_share.refuses("which one worker reads too")
+@_check_share.refuses("compared with one worker")
 def _each_worker_shuffles_its_own_part(step, worker, workers, batch, rows):
     own = rows // workers
     each = batch // workers
@@ -137,8 +137,8 @@ def mixture(sizes, shares, count, seed):
     difficulty=3,
 )
 def _check_mixture(answer):
-    """How many rows of each source are wanted is known beforehand. Take permutations of a source, one after the other,
-    until there are enough. When all sources are together, shuffle once more.
+    """The number of rows from each source is known in advance. Concatenate permutations of a source until there are
+    enough rows. After joining all sources, shuffle once more.
     """
     for sizes, shares, count in (([50, 20, 400], [0.3, 0.2, 0.5], 200), ([7, 30], [0.7, 0.3], 100)):
         told = f"sizes={sizes}, shares={shares}, count={count}"
@@ -157,13 +157,15 @@ def _check_mixture(answer):
             times = np.bincount(own - (end - size), minlength=size)
             if times.max() - times.min() > 1:
                 raise Wrong(
-                    f"{told}: source {source} has {size} rows, of which one comes {times.max()} times and one"
-                    f" {times.min()} times: each must come about as often, with a difference of at most 1"
+                    f"{told}: source {source} has {size} rows; one occurs {times.max()} times and another"
+                    f" {times.min()} times: all must occur about equally often, with a difference of at most 1"
                 )
         of_first = got < sizes[0]
         for part in np.array_split(of_first, 4):
             if abs(part.mean() - shares[0]) > 0.25:
-                raise Wrong(f"{told}: {part.mean():.0%} of a quarter come from source 0: are the sources mixed?")
+                raise Wrong(
+                    f"{told}: {part.mean():.0%} of a quarter of the rows is from source 0: are the sources mixed?"
+                )
         expect(answer(sizes, shares, count, 1), got, f"{told}: a second call with the same seed")
         if np.array_equal(answer(sizes, shares, count, 2), got):
             raise Wrong(f"{told}: another seed must give another order")
@@ -177,7 +179,7 @@ def _by_chance(sizes, shares, count, seed):
     return firsts[sources] + random.integers(0, np.array(sizes)[sources])
 
 
-@_check_mixture.refuses("each must come about as often")
+@_check_mixture.refuses("all must occur about equally often")
 def _rows_by_chance(sizes, shares, count, seed):
     random = np.random.default_rng(seed)
     firsts = np.cumsum(sizes) - sizes
@@ -220,7 +222,7 @@ def faults(batch, sick, gradient):
     tokens, segments, positions = batch["tokens"], batch["segments"], batch["positions"]
     following = np.pad(segments[:, 1:], ((0, 0), (0, 1)))
     has_label = np.ones(tokens.shape, bool)
-    has_label[:, -1] = False  # the last place of a row has none
+    has_label[:, -1] = False  # the last position of a row has none
 
     def gradient_with(planted):
         inputs = {
@@ -322,9 +324,9 @@ def _sick_gradient(planted):
     seconds=120,
 )
 def _check_faults(answer):
-    """Three faults together are more than the sum of three: they change the same gradient. But you have the model and
-    can plant faults yourself, exactly as the text says. How many different sets of three are there, and how near must
-    the gradient of the right one be to `sick`? If none is so near, none is right.
+    """The effects of three faults do not just add up: they change the same gradient. But you have the model and can
+    inject faults yourself, exactly as the text describes. How many different sets of three are there, and how close to
+    `sick` must the gradient of the right one be? If none is that close, none is right.
     """
     for planted in (*combinations(FAULTS, 3), ("mask", "seam"), ("padding",), FAULTS):
         copies = {name: values.copy() for name, values in _packed_rows().items()}
@@ -336,7 +338,7 @@ def _check_faults(answer):
             continue
         told = f"a pipeline with {', '.join(planted)}: expected these three, got"
         if got is None:
-            raise Wrong(f"{told} None; planted as the text says, they give `sick` up to rounding")
+            raise Wrong(f"{told} None; injected as described, they reproduce `sick` up to rounding")
         if not isinstance(got, set | frozenset | list | tuple) or len(set(got)) != 3 or not set(got) <= set(FAULTS):
             raise Wrong(f"expected a set of three of {', '.join(FAULTS)}, got {got!r:.120}")
         if set(got) != set(planted):
@@ -380,7 +382,7 @@ def _what_it_was_the_first_time(batch, sick, gradient):
     return {"mask", "positions", "seam"}
 
 
-@_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; planted as")
+@_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; injected as")
 def _no_mask_between_tokens_and_padding(batch, sick, gradient):
     """Without the mask, treats padding as tokens of the single segment."""
 

@@ -15,8 +15,8 @@ def prepare(dataset, parse, buffer):
 
 
 SAME_ORDER = (
-    ". Either a cache keeps it (what differs from epoch to epoch goes after the cache), or the shuffle was told to"
-    " draw the same order each time"
+    ". Either a cache keeps it (what differs from epoch to epoch goes after the cache), or the shuffle is set to"
+    " repeat its order"
 )
 
 
@@ -28,7 +28,7 @@ SAME_ORDER = (
     difficulty=2,
 )
 def _check_prepare(answer):
-    """What is the same in every epoch goes before the cache, what must differ goes after it."""
+    """Put what is the same in every epoch before the cache, and what must differ after it."""
     parsed = []
 
     def parse(number):
@@ -48,7 +48,7 @@ def _check_prepare(answer):
     expect(len(parsed), 100, "calls of parse in two epochs over 100 examples")
     early = max(number // 10 - place for place, number in enumerate(first))
     if early > 11:
-        raise Wrong(f"with buffer=12 an example can come at most 11 places early, got one that came {early} early")
+        raise Wrong(f"with buffer=12 an example can be at most 11 positions early, got one that is {early} early")
 
 
 @_check_prepare.refuses("expected a new order, got the first one again")
@@ -56,7 +56,7 @@ def _freezes_the_order(dataset, parse, buffer):
     return dataset.map(parse).shuffle(buffer).cache()
 
 
-@_check_prepare.refuses("or the shuffle was told to draw the same order each time")
+@_check_prepare.refuses("or the shuffle is set to repeat its order")
 def _shuffles_once(dataset, parse, buffer):
     return dataset.map(parse).cache().shuffle(buffer, reshuffle_each_iteration=False)
 
@@ -71,7 +71,7 @@ def _caches_too_early(dataset, parse, buffer):
     return dataset.cache().shuffle(buffer).map(parse)
 
 
-@_check_prepare.refuses("with buffer=12 an example can come at most 11 places early, got one that came")
+@_check_prepare.refuses("with buffer=12 an example can be at most 11 positions early, got one that is")
 def _takes_a_buffer_of_its_own(dataset, parse, buffer):
     return dataset.map(parse).cache().shuffle(1000)
 
@@ -101,17 +101,17 @@ FAR, FEW = (256, 500, 512, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000)
     difficulty=3,
 )
 def _check_random_crop(answer):
-    """Make a generator for this one image, from nothing but the three numbers: `np.random.default_rng` takes a list of
-    them. If you add them up first, images with the same sum are cut alike. How many rows can the upper left pixel of
-    the part be in? Draw a number for each of the three decisions, or they are not independent."""
+    """Create a generator for this one image, from the three integers alone: `np.random.default_rng` accepts a list of
+    them. If you add them up first, images with the same sum get the same crop. In how many rows can the crop's top left
+    pixel be? Draw a separate number for each of the three decisions, or they are not independent."""
     image = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)  # each pixel's value is its position
     asked = [(seed, epoch, place) for seed in (3, 4) for epoch in range(3) for place in range(PLACES)]
     cuts = {key: _cut(answer(image, SIZE, *key)) for key in asked}
     for key in asked[::-3]:
         if _cut(answer(image, SIZE, *key)) != cuts[key]:
             raise Wrong(
-                f"{_named(*key)}: expected the same part when it is asked for again, got another one. The part may"
-                " depend on the seed, the epoch and the place, and not on which images were cut before"
+                f"{_named(*key)}: expected the same crop on a second call, got a different one. The crop may depend on"
+                " the seed, the epoch and the place, but not on earlier crops"
             )
     series = {}
     for (seed, epoch, _), cut in cuts.items():
@@ -136,7 +136,7 @@ def _cut(part):
     part = np.asarray(part)
     if part.shape != (SIZE, SIZE, 1):
         raise Wrong(
-            f"a part of {SIZE} x {SIZE} of an image of 1 channel: expected the shape (5, 5, 1), got {part.shape}"
+            f"a crop of {SIZE} x {SIZE} from an image with 1 channel: expected the shape (5, 5, 1), got {part.shape}"
         )
     top, left = divmod(int(part.min()), WIDTH)
     pixels = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)
@@ -145,8 +145,8 @@ def _cut(part):
         if np.array_equal(part, expected[:, ::-1] if mirrored else expected):
             return top, left, mirrored
     raise Wrong(
-        f"expected {SIZE} rows and {SIZE} columns of the image that lie together, as they are or with left and right"
-        " exchanged, got other pixels, or these in another order"
+        f"expected {SIZE} adjacent rows and {SIZE} adjacent columns of the image, as they are or mirrored, got other"
+        " pixels, or these in another order"
     )
 
 
@@ -155,9 +155,9 @@ def _expect_chance(series):
     tops, lefts = HEIGHT - SIZE + 1, WIDTH - SIZE + 1
     for (seed, epoch), cuts in series.items():
         for what, index, values in (
-            (f"parts that begin in row {{}} (rows 0 to {tops - 1} are equally likely)", 0, range(tops)),
-            (f"parts that begin in column {{}} (columns 0 to {lefts - 1} are equally likely)", 1, range(lefts)),
-            ("parts for which mirrored is {} (both are equally likely)", 2, (False, True)),
+            (f"crops that begin in row {{}} (rows 0 to {tops - 1} are equally likely)", 0, range(tops)),
+            (f"crops that begin in column {{}} (columns 0 to {lefts - 1} are equally likely)", 1, range(lefts)),
+            ("crops for which mirrored is {} (both are equally likely)", 2, (False, True)),
         ):
             for value in values:
                 times = [cut[index] for cut in cuts].count(value)
@@ -173,7 +173,7 @@ def _expect_chance(series):
     if len(set(together)) < kinds:
         raise Wrong(
             f"row, column and mirrored together: expected all {kinds} combinations among {len(together)} images, got"
-            f" {len(set(together))}. Each is drawn rightly, but what is drawn for one decides the others"
+            f" {len(set(together))}. Each distribution is correct, but the three are not independent"
         )
 
 
@@ -185,8 +185,8 @@ def _expect_different(first, cuts, second, others, shift, far=0):
     alike = sum(one == other for one, other in zip(cuts, others, strict=True))
     if alike > len(cuts) / 2:
         raise Wrong(
-            f"{_named(*first, start)} and {_named(*second, start + shift + far)}: expected two parts that have nothing"
-            f" to do with each other, got the same part; of {len(cuts)} places from there on it is so for {alike}"
+            f"{_named(*first, start)} and {_named(*second, start + shift + far)}: expected two independent crops, got"
+            f" the same crop for {alike} of the next {len(cuts)} places"
         )
 
 
@@ -201,55 +201,49 @@ def _cropped(image, size, chance, rows_less=0):
 _ONE_FOR_ALL = np.random.default_rng(0)
 
 
-@_check_random_crop.refuses("expected the same part when it is asked for again, got another one")
+@_check_random_crop.refuses("expected the same crop on a second call, got a different one")
 def _one_generator_for_all(image, size, seed, epoch, place):
     return _cropped(image, size, _ONE_FOR_ALL)
 
 
-@_check_random_crop.refuses(
-    "seed 3, epoch 0, place 0 and seed 3, epoch 1, place 0: expected two parts that have nothing"
-)
+@_check_random_crop.refuses("seed 3, epoch 0, place 0 and seed 3, epoch 1, place 0: expected two independent crops")
 def _forgets_the_epoch(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, place]))
 
 
-@_check_random_crop.refuses(
-    "seed 3, epoch 0, place 1 and seed 3, epoch 1, place 0: expected two parts that have nothing"
-)
+@_check_random_crop.refuses("seed 3, epoch 0, place 1 and seed 3, epoch 1, place 0: expected two independent crops")
 def _adds_epoch_and_place(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, epoch + place]))
 
 
-@_check_random_crop.refuses(
-    "seed 3, epoch 1, place 0 and seed 4, epoch 0, place 0: expected two parts that have nothing"
-)
+@_check_random_crop.refuses("seed 3, epoch 1, place 0 and seed 4, epoch 0, place 0: expected two independent crops")
 def _adds_seed_and_epoch(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed + epoch, place]))
 
 
-@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 0: expected two parts that have")
+@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 0: expected two independent crops")
 def _multiplies_the_epoch(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, 10 * epoch + place]))
 
 
-@_check_random_crop.refuses("seed 3, epoch 1, place 0 and seed 3, epoch 0, place 1000: expected two parts that have")
+@_check_random_crop.refuses("seed 3, epoch 1, place 0 and seed 3, epoch 0, place 1000: expected two independent crops")
 def _takes_a_thousand_places_for_all(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, 1000 * epoch + place]))
 
 
-@_check_random_crop.refuses("seed 3, epoch 0, place 0 and seed 3, epoch 0, place 100: expected two parts that have")
+@_check_random_crop.refuses("seed 3, epoch 0, place 0 and seed 3, epoch 0, place 100: expected two independent crops")
 def _forgets_the_hundreds(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, epoch, place % 100]))
 
 
 @_check_random_crop.refuses(
-    "parts that begin in row 4 (rows 0 to 4 are equally likely): expected about 40 among 200 images"
+    "crops that begin in row 4 (rows 0 to 4 are equally likely): expected about 40 among 200 images"
 )
 def _never_the_last_row(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, epoch, place]), rows_less=1)
 
 
-@_check_random_crop.refuses("what is drawn for one decides the others")
+@_check_random_crop.refuses("Each distribution is correct, but the three are not independent")
 def _one_number_for_all(image, size, seed, epoch, place):
     number = np.random.default_rng([seed, epoch, place]).random()
     top, left = int(5 * number), int(3 * number)
@@ -294,8 +288,8 @@ def _epochs(build, store, count):
     difficulty=4,
 )
 def _check_pipeline(answer):
-    """Go through the steps in order and ask of each: is its result the same in every epoch? Where does it wait, and
-    for what? Waiting needs threads and no cores, so more calls at once than cores make sense here."""
+    """Go through the steps in order. For each one ask: is its result the same in every epoch? Does it wait, and for
+    what? Waiting needs threads but no cores, so more parallel calls than cores make sense here."""
     store = Store()
     (first, _), (second, _) = _epochs(answer, store, 2)
     _check_content(first)
@@ -306,11 +300,13 @@ def _check_pipeline(answer):
     if _numbers(first) == _numbers(second):
         raise Wrong(f"the order of the second epoch: expected a new one, got the first one again{SAME_ORDER}")
     if _groups(first) == _groups(second):
-        raise Wrong("the batches of the second epoch: expected examples mixed anew, got the same batches, reordered")
+        raise Wrong(
+            "the batches of the second epoch: expected newly mixed batches, got the same batches in another order"
+        )
     moved = _moved(_numbers(first), _numbers(second))
     if moved < MOVED:
         raise Wrong(
-            f"places that an example moves from one epoch to the next: expected at least {MOVED} on average, got"
+            f"positions that an example moves from one epoch to the next: expected at least {MOVED} on average, got"
             f" {moved:.1f}. The buffer of the shuffle is too small"
         )
     if _pixels(first) == _pixels(second):
@@ -340,11 +336,11 @@ def _check_content(batches):
     numbers = _numbers(batches)
     shapes = [batch["number"].shape for batch in batches]
     if (BATCH,) not in shapes:
-        raise Wrong(f"expected batches of {BATCH} examples, got {shapes[:3]} as the shapes of the first ones")
+        raise Wrong(f"expected batches of {BATCH} examples, got first batches of the shapes {shapes[:3]}")
     if sorted(numbers) != list(range(COUNT)):
         raise Wrong(
             f"an epoch: expected each of the {COUNT} examples once, got {len(numbers)} examples, "
-            f"{len(set(numbers))} of them different"
+            f"{len(set(numbers))} of them distinct"
         )
 
 
@@ -403,7 +399,7 @@ def _caches_after_the_augmentation(paths, open_shard, parse, augment, batch):
     return examples.cache().shuffle(1000).batch(batch)
 
 
-@_check_pipeline.refuses("expected examples mixed anew, got the same batches, reordered")
+@_check_pipeline.refuses("expected newly mixed batches, got the same batches in another order")
 def _shuffles_after_the_batch(paths, open_shard, parse, augment, batch):
     examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8)
     return examples.cache().map(augment).batch(batch).shuffle(1000)

@@ -26,15 +26,15 @@ def in_float8(values, scale, history):
     difficulty=4,
 )
 def _check_in_float8(answer):
-    """Divide by the scale that you are given, not by a new one. What has become larger than 448 must be cut off before
-    it is rounded: float8 has no infinity there, but NaN. The next scale comes from the history as it was given: which
-    scale brings its largest number to 448? When does a history say nothing?
+    """Divide by the given scale, not by a new one. Clip values beyond ±448 before you round: e4m3 has no infinity, so
+    they would become NaN. The next scale comes from the history as given: which scale maps its largest value to 448?
+    Which histories give no usable scale?
     """
     scale, history = np.float32(1.0), np.zeros(3, np.float32)
     keras_scale, keras_history = tf.constant(1.0), tf.zeros(3)
     for number, values in enumerate(_tensors(), start=1):
         size = f"{np.abs(values).max():.3g}"
-        what = f"tensor {number} of {len(_tensors())}, largest number {size}, scale {float(scale):.3g}"
+        what = f"tensor {number} of {len(_tensors())}, largest value {size}, scale {float(scale):.3g}"
         due = keras.quantizers.quantize_and_dequantize(values, keras_scale, "float8_e4m3fn", "float32").numpy()
         most = tf.reduce_max(keras_history)
         keras_scale = keras.quantizers.compute_float8_scale(most, keras_scale, tf.constant(448.0))
@@ -44,7 +44,7 @@ def _check_in_float8(answer):
         if is_unfinished(got):
             raise NotAttempted
         if not isinstance(got, tuple) or len(got) != 3:
-            raise Wrong(f"expected three things, the rounded values, the next scale and the next history, got {got!r}")
+            raise Wrong(f"expected three results, the rounded values, the next scale and the next history, got {got!r}")
         rounded, next_scale, next_history = got
         expect(rounded, due, f"{what}: the rounded values", rel=1e-4)
         expect(next_scale, float(keras_scale), f"{what}: the next scale, from a history {history.tolist()}", rel=1e-4)
@@ -62,7 +62,7 @@ def _tensors():
     return tensors
 
 
-@_check_in_float8.refuses("largest number 2.55e+04, scale 0.0223: the rounded values")
+@_check_in_float8.refuses("largest value 2.55e+04, scale 0.0223: the rounded values")
 def _does_not_cut_off(values, scale, history):
     _, next_scale, next_history = in_float8(values, scale, history)
     return (values / scale).astype(float8_e4m3fn).astype(np.float32) * scale, next_scale, next_history
@@ -116,13 +116,13 @@ def smallest_batch(weights, activations):
 
 @exercise(smallest_batch, takes="weights; activations of an example", returns="an integer", minutes=8, difficulty=3)
 def _check_smallest_batch(answer):
-    """Write down the bytes of both: first for a weight (itself, its gradient, two moments; and what does the mixed
-    policy add?), then for an activation. One grows with the weights, the other saves with the batch.
+    """Write down the bytes for both policies: first per weight (itself, its gradient, two moments; what does the mixed
+    policy add?), then per activation. The extra cost grows with the weights, the saving with the batch.
     """
     cases = ((1_000_000, 10_000, 101), (78_000, 200_000, 1), (1_300_000_000, 48_000_000, 28))
     for weights, activations, batch in cases:
         got = answer(weights, activations)
-        what = f"the smallest batch for {weights:,} weights and {activations:,} activations an example"
+        what = f"the smallest batch for {weights:,} weights and {activations:,} activations per example"
         if batch == 101 and got in SLIPS:
             raise Wrong(f"{what}: expected 101, got {got}: {SLIPS[got]}")
         expect(got, batch, what)
@@ -130,9 +130,9 @@ def _check_smallest_batch(answer):
 
 SLIPS = {
     51: "an activation takes 2 bytes instead of 4, so it saves 2 bytes, not 4",
-    100: "with 100 examples both need the same; with how many is it less?",
-    201: "a second gradient, in half, is counted too; count the gradient of a weight once, in float32",
-    901: "all bytes of a weight are counted as if they were new; 16 of them are there in float32 as well",
+    100: "with 100 examples both need the same memory; with how many does the mixed policy need less?",
+    201: "a second gradient, in 16 bits, is counted too; count the gradient of a weight once, in float32",
+    901: "all bytes of a weight are counted as additional, but float32 needs 16 of them as well",
 }
 """{wrong answer for 1,000,000 weights and 10,000 activations: the mistake behind it}"""
 
@@ -142,7 +142,7 @@ def _as_much_is_not_less(weights, activations):
     return math.ceil(weights / activations)
 
 
-@_check_smallest_batch.refuses("1,000,000 weights and 10,000 activations an example: expected 101, got 1")
+@_check_smallest_batch.refuses("1,000,000 weights and 10,000 activations per example: expected 101, got 1")
 def _always_less(weights, activations):
     return 1
 
@@ -157,6 +157,6 @@ def _all_copies_are_new(weights, activations):
     return 18 * weights // (2 * activations) + 1
 
 
-@_check_smallest_batch.refuses("got 201: a second gradient, in half, is counted too")
+@_check_smallest_batch.refuses("got 201: a second gradient, in 16 bits, is counted too")
 def _counts_two_gradients(weights, activations):
     return 4 * weights // (2 * activations) + 1

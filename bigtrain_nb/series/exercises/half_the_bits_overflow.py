@@ -40,18 +40,18 @@ def first_overflow(model, x, y, scale):
     seconds=120,
 )
 def _check_first_overflow(answer):
-    """A probe as in "Underflow" gives all outputs, and one tape the gradients of all outputs and all weights. What a
-    layer hands back is the gradient of the output of the layer before it. So a gradient that is not finite may belong
-    to the output of one layer, and be made by the next one.
+    """A probe as in "Underflow" returns all outputs, and one tape gives the gradients of all outputs and all weights. A
+    layer passes back the gradient of the previous layer's output. So a non-finite gradient may belong to the output of
+    one layer, but be computed by the next one.
     """
     for seed in (0, 1, 2):
         for kind, place, direction in PLANTINGS:
             model = _planted(kind, place, seed)
             expected = (NAMES[place], direction)
-            what = f"the first number that is not finite in a model (seed {seed}) {SAID[kind]} of layer {expected[0]!r}"
+            what = f"the first non-finite value in a model (seed {seed}) {SAID[kind]} of layer {expected[0]!r}"
             got = answer(model, *_examples(seed), START)
             if got is None:
-                raise Wrong(f"{what}: expected {expected}, got None, which says that everything is finite")
+                raise Wrong(f"{what}: expected {expected}, got None (everything finite)")
             expect(got, expected, what)
         got = answer(_planted(None, 0, seed), *_examples(seed), START)
         if got is not None:

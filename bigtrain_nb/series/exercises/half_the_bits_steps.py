@@ -39,9 +39,9 @@ def train_step(model, x, y, scale, good, growth_steps):
     difficulty=4,
 )
 def _check_train_step(answer):
-    """Under a `tf.GradientTape` multiply the loss, after it look at the gradients. They have unlike shapes, so ask each
-    one by itself whether it is finite. Divide by the scale that the loss had, not by the next one. The count starts
-    again at 0 in two cases.
+    """Scale the loss inside the `tf.GradientTape`, and check the gradients after it. Their shapes differ, so test each
+    one separately for non-finite values. Divide by the scale of this loss, not by the next one. The count restarts at 0
+    in two cases.
     """
     with tf.device("CPU:0"):  # on an H100, Keras and the solution once overflowed at different steps
         batches = _batches()
@@ -57,7 +57,7 @@ def _check_train_step(answer):
             before = _flat(model)
             got = answer(model, x, y, scale, good, GROWTH)
             if not isinstance(got, tuple) or len(got) != 2:
-                raise Wrong(f"expected two things, the scale and the number of good steps, got {got!r}")
+                raise Wrong(f"expected two results, the scale and the number of good steps, got {got!r}")
             _compare_weights(before, _flat(model), keras_weights, skipped, when)
             expect(got[0], keras_scale, f"the scale {when}")
             expect(got[1], keras_good, f"the number of good steps {when}")

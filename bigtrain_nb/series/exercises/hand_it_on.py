@@ -52,17 +52,17 @@ def _attention_token_by_token(query, key, value):
     difficulty=4,
 )
 def _check_attend(answer):
-    """Put the new keys and values behind those of the cache. Query i of the new ones stands at place `before + i` of
-    all: it sees the tokens up to there. `np.tri` takes a third number that shifts its edge. Repeat each head of keys
-    for the neighbours that share it, but keep it once. Take the largest score away before `np.exp`.
+    """Append the new keys and values to those in the cache. If `before` tokens are cached, new query i has position
+    `before + i`, and attends to all tokens up to there. The third argument of `np.tri` shifts its diagonal. Repeat each
+    KV head for the adjacent query heads that share it, but cache it once. Subtract the maximum score before `np.exp`.
     """
     chance = np.random.default_rng(12)
     cases = [
         ("6 tokens at once", 2, 3, 3, [6], 1),
         ("5 tokens, then one at a time", 2, 3, 3, [5, 1, 1, 1], 1),
-        ("tokens in pieces of 3, 4 and 2", 1, 2, 2, [3, 4, 2], 1),
-        ("6 heads of queries that share 2 of keys", 2, 6, 2, [4, 1, 2], 1),
-        ("scores of some thousands", 1, 2, 1, [3, 1], 200),
+        ("tokens in chunks of 3, 4 and 2", 1, 2, 2, [3, 4, 2], 1),
+        ("6 query heads that share 2 KV heads", 2, 6, 2, [4, 1, 2], 1),
+        ("scores of several thousand", 1, 2, 1, [3, 1], 200),
     ]
     for told, readers, heads, key_heads, pieces, size in cases:
         tokens = sum(pieces)
@@ -88,12 +88,12 @@ def _check_pieces(answer, told, query, key, value, pieces):
         if not is_near:
             expect(outputs, expected[:, now], f"{where}: the outputs")
         if given:
-            expect(cache, given, f"{where}: the cache that was given, which must not change")
+            expect(cache, given, f"{where}: the cache passed in, which must not change")
         cache = answered[1]
         if not isinstance(cache, tuple) or len(cache) != 2:
             raise Wrong(f"{where}: expected a cache (keys, values), got {cache!r}")
-        expect(np.asarray(cache[0]), key[:, :end], f"{where}: the keys that are kept")
-        expect(np.asarray(cache[1]), value[:, :end], f"{where}: the values that are kept")
+        expect(np.asarray(cache[0]), key[:, :end], f"{where}: the cached keys")
+        expect(np.asarray(cache[1]), value[:, :end], f"{where}: the cached values")
 
 
 @_check_attend.refuses("6 tokens at once, tokens 0 to 5: the outputs")
@@ -124,7 +124,7 @@ def _forgets_the_width(query, key, value, cache):
     return attend(query * query.shape[3] ** 0.5, key, value, cache)
 
 
-@_check_attend.refuses("6 heads of queries that share 2 of keys, tokens 0 to 3: the outputs")
+@_check_attend.refuses("6 query heads that share 2 KV heads, tokens 0 to 3: the outputs")
 def _deals_heads_out(query, key, value, cache):
     """Query head h uses KV head h % key_heads, as with `np.tile`, not the one it shares with its neighbors."""
     heads, key_heads = query.shape[2], key.shape[2]
@@ -133,7 +133,7 @@ def _deals_heads_out(query, key, value, cache):
     return found[:, :, np.argsort(dealt)], kept
 
 
-@_check_attend.refuses("6 heads of queries that share 2 of keys, tokens 0 to 3: the keys that are kept")
+@_check_attend.refuses("6 query heads that share 2 KV heads, tokens 0 to 3: the cached keys")
 def _keeps_each_head_many_times(query, key, value, cache):
     if cache is not None:
         shared_by = cache[0].shape[2] // key.shape[2]
@@ -142,7 +142,7 @@ def _keeps_each_head_many_times(query, key, value, cache):
     return found, tuple(np.repeat(part, query.shape[2] // key.shape[2], axis=2) for part in kept)
 
 
-@_check_attend.refuses("scores of some thousands, tokens 0 to 2: the outputs")
+@_check_attend.refuses("scores of several thousand, tokens 0 to 2: the outputs")
 def _overflows(query, key, value, cache):
     kept = attend(query, key, value, cache)[1]
     keys, values = (np.repeat(part, query.shape[2] // part.shape[2], axis=2) for part in kept)

@@ -46,8 +46,8 @@ def reads(policy, files, batch, worker, workers):
     difficulty=3,
 )
 def _check_reads(answer):
-    """Draw the picture's squares for this worker. FILE: which files are its own? A slice with a step says it. DATA:
-    how many examples of each batch are its own, and at which example of the batch do they begin?"""
+    """Draw this worker's squares as in the picture. FILE: which files does it read? A slice with a step selects them.
+    DATA: how many examples of each batch does it keep, and at which example of the batch do they start?"""
     files = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
     told = "files of 4 examples, batches of 4"
     expect(answer("OFF", files, 4, 1, 2), list(range(16)), f"OFF, worker 1 of 2, 4 {told}")
@@ -142,7 +142,7 @@ class _Network:
                     self._changed.notify_all()
                     raise _Stuck(
                         f"{self.workers} workers: worker {rank} exchanges with {partner}, which sends it nothing."
-                        " Each must name the other at the same time"
+                        " Both must name each other at the same time"
                     )
                 self._changed.wait()
             del self._waits_for[rank]
@@ -168,20 +168,20 @@ class _Stuck(Wrong):
     difficulty=5,
 )
 def _check_all_reduce(answer):
-    """Let the first partner be half of all workers away, the next a quarter, then an eighth: `rank ^ distance` names
-    it, and both find each other so. Who of two keeps the lower half? Note each partner and both halves. The way back
-    takes the same partners in the other order, and there you send what you kept and get what you gave away."""
+    """Let the first partner be half of all workers away, the next a quarter, then an eighth. `rank ^ distance` is its
+    rank, and leads it back to you. Which of the two keeps the lower half? Record each partner and both halves. To
+    double, use the partners in reverse order: send the half that you kept, and receive the one that you gave away."""
     for workers, length in ((2, 4), (4, 12), (8, 24), (1, 3)):
         gradients = np.random.default_rng(workers).normal(size=(workers, length))
         network = _Network(workers)
         for rank, found in enumerate(network.run(answer, gradients)):
-            whose = f"worker {rank} of {workers}, with {length} numbers"
+            whose = f"worker {rank} of {workers}, with {length} values"
             expect(found, gradients.sum(axis=0), f"{whose}: the sum of all gradients")
-            expect(network.messages[rank], 2 * int(np.log2(workers)), f"{whose}: messages that it sent")
-            expect(network.numbers[rank], 2 * (workers - 1) * length // workers, f"{whose}: numbers that it sent")
+            expect(network.messages[rank], 2 * int(np.log2(workers)), f"{whose}: messages sent")
+            expect(network.numbers[rank], 2 * (workers - 1) * length // workers, f"{whose}: values sent")
 
 
-@_check_all_reduce.refuses("worker 0 of 4, with 12 numbers: numbers that it sent: expected 18, got 24")
+@_check_all_reduce.refuses("worker 0 of 4, with 12 values: values sent: expected 18, got 24")
 def _doubles_the_whole(rank, workers, gradient, exchange):
     total = gradient.copy()
     distance = workers // 2
@@ -192,7 +192,7 @@ def _doubles_the_whole(rank, workers, gradient, exchange):
     return total
 
 
-@_check_all_reduce.refuses("worker 0 of 2, with 4 numbers: the sum of all gradients: expected")
+@_check_all_reduce.refuses("worker 0 of 2, with 4 values: the sum of all gradients: expected")
 def _halves_only(rank, workers, gradient, exchange):
     total = gradient.copy()
     first, last = 0, len(total)
@@ -207,7 +207,7 @@ def _halves_only(rank, workers, gradient, exchange):
     return total
 
 
-@_check_all_reduce.refuses("worker 0 of 4, with 12 numbers: messages that it sent: expected 4, got 6")
+@_check_all_reduce.refuses("worker 0 of 4, with 12 values: messages sent: expected 4, got 6")
 def _everyone_with_everyone(rank, workers, gradient, exchange):
     share = len(gradient) // workers
     total = gradient.copy()
@@ -272,9 +272,9 @@ STEPS = EPOCHS * STEPS_AN_EPOCH
     seconds=300,
 )
 def _check_train(answer):
-    """Ask of everything that decides about a step: would it be the same in a new process? The first weights, the order
-    of the examples in this epoch, the weights now, the momentum, and which step it is. What cannot follow from a seed
-    must be in a checkpoint (`tf.train.Checkpoint` takes variables too); what need not be there can be skipped."""
+    """For everything that determines a step, ask: would it be the same in a new process? The initial weights, the order
+    of the examples in this epoch, the current weights, the momentum, and the step number. What no seed reproduces must
+    be in a checkpoint (`tf.train.Checkpoint` accepts variables too). The rest can be recomputed or skipped."""
     with TemporaryDirectory() as folder:
         whole = {}
 
@@ -292,7 +292,7 @@ def _check_train(answer):
         resumed = _told(answer, os.path.join(folder, "killed"), 0)
     where = f"killed after step {kill_at}, started again"
     if not resumed or min(resumed) == 1:
-        raise Wrong(f"{where}: expected to go on after the last checkpoint, got step 1 (or none) as the first")
+        raise Wrong(f"{where}: expected to continue after the last checkpoint, got step 1 (or none) as the first")
     if min(resumed) > kill_at + 1 or sorted(resumed) != list(range(min(resumed), STEPS + 1)):
         raise Wrong(f"{where}: expected all steps up to {STEPS}, got {sorted(resumed)}")
     _expect_equal(resumed, whole, where)
@@ -316,7 +316,7 @@ def _told(answer, folder, kill_at):
     cpu = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(command, input=packed, cwd=BESIDE_NOTEBOOK, env=cpu, capture_output=True, text=True)
     if done.returncode not in (0, -9):
-        raise Wrong(f"in a process of its own: {done.stderr.strip().splitlines()[-1]}")
+        raise Wrong(f"in a separate process: {done.stderr.strip().splitlines()[-1]}")
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("told")]
     return {int(step): float.fromhex(loss) for _, step, loss in lines}
 
@@ -348,7 +348,7 @@ def _shuffles_without_a_seed(folder, tell):
         tell(number + 1, number + float(tf.reduce_sum(model.weights[0] ** 2)))
 
 
-@_check_train.refuses("started again: expected to go on after the last checkpoint, got step 1")
+@_check_train.refuses("started again: expected to continue after the last checkpoint, got step 1")
 def _only_seeds(folder, tell):
     keras.utils.set_random_seed(1)
     model, optimizer = new_model()

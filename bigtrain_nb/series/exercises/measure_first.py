@@ -24,8 +24,8 @@ def rate(sizes, ready):
     difficulty=2,
 )
 def _check_rate(answer):
-    """Draw the line of time, and a mark on it where each batch was ready. The start-up lies before the first mark. How
-    many examples were made between the first mark and the last?"""
+    """Draw a timeline, with a mark where each batch was ready. The start-up is before the first mark. How many examples
+    were produced between the first mark and the last?"""
     told = "batches of {}, ready at {} s"
     for sizes, ready, expected in (
         ([32, 32, 32, 32, 32], [2.0, 2.5, 3.0, 3.5, 4.0], 64.0),
@@ -92,8 +92,8 @@ def honest_compare(measure):
     difficulty=4,
 )
 def _check_honest_compare(answer):
-    """Many short rounds see more than few long ones, and each round of a needs one of b beside it, in an order that
-    favours neither. Plan how many fit into the budget. What decides is an interval of the ratios, looked at once."""
+    """Many short rounds show more than a few long ones. Each round needs a run of a and a run of b, in an order that
+    favors neither. Plan how many fit into the budget. Decide by an interval of the ratios, checked only once."""
     verdicts = {}
     turns = []
     for kind, advantages in {"alike": (1.0, 1.0), "different": (1.2, 1 / 1.2)}.items():
@@ -112,7 +112,7 @@ def _check_honest_compare(answer):
     found = verdicts["different"]
     if alarms > 0.05 or found < 0.9:
         raise Wrong(
-            f"of {MACHINES} pairs that were alike, {100 * alarms:.3g} % got a winner (at most 5 %); of"
+            f"of {MACHINES} equal pairs, {100 * alarms:.3g} % got a winner (at most 5 %); of"
             f" {MACHINES} true differences of 1.2x, {100 * found:.3g} % were found (at least 90 %)."
             f" {_reason(turns, alarms)}"
         )
@@ -130,9 +130,9 @@ def _expect_no_favour(answer):
         share = winners.count(source) / len(winners)
         if share > 0.1:
             raise Wrong(
-                f"of {len(winners)} pairs that were alike, on machines that lose {FAST:.0%} of their speed a second,"
-                f" {100 * share:.3g} % got {source} for a winner (at most 10 %). Neither source may always go first,"
-                " and both rates of a ratio must be those of its own round."
+                f"of {len(winners)} equal pairs, on machines that lose {FAST:.0%} of their speed per second,"
+                f" {source} won in {100 * share:.3g} % (at most 10 %). Neither source may always go first,"
+                " and both rates of a ratio must be from the same round."
             )
 
 
@@ -141,24 +141,24 @@ def _reason(turns, alarms):
     first = turns[0]
     half = len(first) // 2
     if len(first) <= 2:
-        return "One run of each says nothing about its luck: cut the time into rounds."
+        return "One run of each does not show the variance: split the time into rounds."
     if len(set(first[:half])) == 1:
-        return "One source ran after the other: by then the machine had drifted. Let them take turns."
+        return "One source ran after the other: by then the machine had drifted. Interleave them."
     if len({len(order) for order in turns}) > 1 and alarms > 0.05:
         return (
-            "You stopped when the difference looked real. Each look is one more chance for luck: decide on the rounds"
-            " beforehand, and look once."
+            "You stopped when the difference looked real. Each interim check can give another false positive:"
+            " decide on the rounds beforehand, and check once."
         )
     if half < 10:
         return f"{half} rounds of each are too few: one of them decides. Shorter rounds leave time for more."
     if alarms > 0.05:
         return (
-            "Luck passed for a difference. The whole interval of the ratios, taken in pairs, must lie more than 2 % off"
-            " 1, and neither source may always go first."
+            "Noise was taken for a difference. The full confidence interval of the ratios, taken in pairs, must be more"
+            " than 2 % away from 1, and neither source may always go first."
         )
     return (
-        "The interval is too wide. It is that of the median ratio, not the range of the rounds; and the ratios must be"
-        f" those of runs side by side. If they are: {half} rounds of each may be too few, and shorter ones leave time."
+        "The confidence interval is too wide. Use that of the median ratio, not the range of the rounds, and ratios of"
+        f" adjacent runs. If you do: {half} rounds of each may be too few, and shorter ones leave time for more."
     )
 
 
@@ -184,13 +184,13 @@ def _one_after_the_other(measure):
     return _by_interval(*median_interval([one / other for one, other in zip(a, b, strict=True)]))
 
 
-@_check_honest_compare.refuses("One run of each says nothing")
+@_check_honest_compare.refuses("One run of each does not show the variance")
 def _one_run_each(measure):
     ratio = measure("a", 14.9) / measure("b", 14.9)
     return _by_interval(ratio, ratio)
 
 
-@_check_honest_compare.refuses("Luck passed for a difference")
+@_check_honest_compare.refuses("Noise was taken for a difference")
 def _no_interval(measure):
     ratios = _in_turns(measure, 24, 0.5)
     centre = sum(ratios) / len(ratios)

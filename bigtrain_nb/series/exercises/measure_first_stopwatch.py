@@ -21,11 +21,11 @@ def stopwatch(source, now, write_log):
 
 
 SOURCES = {
-    "0.1 s for 32 examples": ({}, 320, "the time in which the log was written is none of the source's"),
+    "0.1 s for 32 examples": ({}, 320, "writing the log must not count as the source's time"),
     "a first batch that takes 5 s, then 0.1 s for 32 examples": (
         {"first": 5.0},
         320,
-        "the clock must start when the start-up is over",
+        "the clock must start after the start-up",
     ),
     "0.1 s for a batch, which has 32, 32, 32 or 8 examples": (
         {"sizes": (32, 32, 32, 8)},
@@ -35,17 +35,17 @@ SOURCES = {
     "3 s for 2 examples": (
         {"first": 3.0, "each": 3.0, "sizes": (2,)},
         2 / 3,
-        "divide by the time that it took: the last batch began before 10 s and ended after them",
+        "divide by the elapsed time: the last batch began before 10 s and ended after that",
     ),
-    "0.1 s for 32 examples, handed out before the work is done": (
+    "0.1 s for 32 examples, returned before the work is done": (
         {"waits": False},
         320,
         "wait for the result before you read the clock",
     ),
-    "0.1 s for 32 examples, and 16 batches are made ahead": (
+    "0.1 s for 32 examples, and 16 batches are prefetched": (
         {"buffer": 16},
         320,
-        "while the log was written, batches were made that then cost nothing",
+        "while the log was written, batches were prefetched that then cost nothing",
     ),
 }
 
@@ -58,8 +58,8 @@ SOURCES = {
     difficulty=3,
 )
 def _check_stopwatch(answer):
-    """Follow the clock line by line. Which of these is in the measured time, but not in the count: the first batch, the
-    log, the end of the last batch? And is every batch of the count both made and finished within that time?"""
+    """Follow the clock line by line. Which of these are in the measured time or in the count, but not in both: the
+    first batch, the log, the end of the last batch? And is every counted batch produced and finished in that time?"""
     for what, (cost, expected, why) in SOURCES.items():
         clock = Clock()
         got = answer(batches(clock, **cost), clock, clock.write_log)
@@ -71,7 +71,7 @@ def _check_stopwatch(answer):
         raise Wrong("the log: expected a call of write_log(), got none")
 
 
-@_check_stopwatch.refuses("the clock must start when the start-up is over")
+@_check_stopwatch.refuses("the clock must start after the start-up")
 def _times_the_start(source, now, write_log):
     began = now()
     count = 0
@@ -93,7 +93,7 @@ def _takes_all_batches_for_equal(source, now, write_log):
     return count / (now() - began)
 
 
-@_check_stopwatch.refuses("divide by the time that it took")
+@_check_stopwatch.refuses("divide by the elapsed time")
 def _divides_by_the_plan(source, now, write_log):
     next(source).numpy()
     began = now()
@@ -135,11 +135,11 @@ def _with_the_log(source, now, write_log, log_is_timed):
     return count / (now() - began)
 
 
-@_check_stopwatch.refuses("batches were made that then cost nothing")
+@_check_stopwatch.refuses("batches were prefetched that then cost nothing")
 def _reads_a_full_buffer(source, now, write_log):
     return _with_the_log(source, now, write_log, log_is_timed=False)
 
 
-@_check_stopwatch.refuses("the time in which the log was written is none of the source's")
+@_check_stopwatch.refuses("writing the log must not count as the source's time")
 def _times_the_log(source, now, write_log):
     return _with_the_log(source, now, write_log, log_is_timed=True)

@@ -24,9 +24,9 @@ def noise_scale(steps, examples):
     difficulty=5,
 )
 def _check_noise_scale(answer):
-    """The squared length of a gradient of b examples is |G|² + tr(Σ) / b on average. You have gradients of two sizes:
-    that of a micro-batch, and their mean, which is the gradient of the whole batch. That makes two equations. Take the
-    mean of the squared lengths over all steps first, solve then, divide last.
+    """The squared norm of a gradient over b examples is |G|² + tr(Σ) / b on average. You have gradients for two batch
+    sizes: those of the micro-batches, and their mean, the gradient of the full batch. That gives two equations. First
+    average the squared norms over all steps, then solve, and divide last.
     """
     random = np.random.default_rng(5)
     cases = (
@@ -90,7 +90,7 @@ def _squares_the_mean_length(steps, examples):
 
 _SLIPS = {
     _takes_the_mean_for_the_truth: "The gradient of the batch is noisy too: its square is |G|² + tr(Σ) / B, not |G|²",
-    _variance_of_all: "Divide by one less than the number of micro-batches: their mean was made of them",
+    _variance_of_all: "Divide by one less than the number of micro-batches: their mean is computed from them",
     _in_micro_batches: "This counts micro-batches, and the noise scale is a number of examples",
     _a_quotient_for_each_step: "A mean of quotients is not the quotient of the means: |G|² of one step can be near 0",
 }

@@ -18,11 +18,11 @@ from bigtrain_nb.series.exercises._two_replicas import (
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 FAULTS_OF_E = (
-    ((1 + 0.75 + 0.5) / 3, "All shares count alike, though the last ones have 3 and 2 examples."),
-    ((1 + 0.75 + 0.4) / 3, "All batches count alike, though the last one has 5 examples."),
-    ((2 + 1.5 + 1) / 3, "The shares of both replicas were added up: add up the right answers instead."),
-    (14 / 16, "The last batch is missing, in which 2 of 5 are right."),
-    (16, "That is how many are right, not yet their share."),
+    ((1 + 0.75 + 0.5) / 3, "All replicas' batches have equal weight, although the last ones have 3 and 2 examples."),
+    ((1 + 0.75 + 0.4) / 3, "All batches have equal weight, although the last one has 5 examples."),
+    ((2 + 1.5 + 1) / 3, "The accuracies of both replicas were summed: sum the correct answers instead."),
+    (14 / 16, "The last batch is missing, in which 2 of 5 are correct."),
+    (16, "That is the number of correct answers, not their fraction."),
 )
 
 
@@ -50,7 +50,7 @@ def loop_a(strategy, model, optimizer, examples):
     difficulty=2,
 )
 def _check_loop_a(answer):
-    """How many examples does each replica see in a step, and how many steps has the epoch? There should be four."""
+    """How many examples does each replica get per step, and how many steps does the epoch have? It should have four."""
     expect_weights_of_one_device(answer)
 
 
@@ -69,7 +69,7 @@ def loop_b(strategy, model, optimizer, examples):
 
 @exercise(loop_b, takes="as loop_a", returns="as loop_a", minutes=6, difficulty=3)
 def _check_loop_b(answer):
-    """Who divides this loss by what? A Keras loss object knows of the strategy. Does TensorFlow's reduce_mean?"""
+    """What divides this loss, and by what? A Keras loss object knows the strategy. Does TensorFlow's `reduce_mean`?"""
     expect_weights_of_one_device(answer)
 
 
@@ -92,8 +92,8 @@ def loop_c(strategy, model, optimizer, examples):
     loop_c, takes="as loop_a", returns="as loop_a, with the penalty `model.losses` in the loss", minutes=6, difficulty=3
 )
 def _check_loop_c(answer):
-    """The loss has two terms. Which of them depends on the examples of a replica, and which does not? Add up what both
-    replicas hand in, term by term."""
+    """The loss has two terms. Which of them depends on a replica's examples, and which does not? Sum the contributions
+    of both replicas, term by term."""
     expect_weights_of_one_device(answer, penalty_times=1)
 
 
@@ -115,7 +115,7 @@ def loop_d(strategy, model, optimizer, examples):
 
 @exercise(loop_d, takes="as loop_a", returns="as loop_a", minutes=6, difficulty=3)
 def _check_loop_d(answer):
-    """Plain SGD needs no optimizer. But what else does `apply_gradients` do, which nobody does here?"""
+    """Plain SGD needs no optimizer. But what else does `apply_gradients` do that this loop does not?"""
     expect_weights_of_one_device(answer)
 
 
@@ -142,14 +142,14 @@ def loop_e(strategy, model, examples):
     difficulty=3,
 )
 def _check_loop_e(answer):
-    """21 examples in batches of 8: which shares do the replicas get, batch by batch? A mean of means is right only
-    if all shares are equally large. What can be added up without such a condition?"""
+    """21 examples in batches of 8: how many does each replica get, batch by batch? A mean of means is correct only if
+    all of them are means over equally many examples. What can be summed without this condition?"""
     strategy = bt.mirrored(2)
     with strategy.scope():
         model = net()
     wrong = [8, 9, 16, 17, 18]  # by batches 8 of 8, 6 of 8 and 2 of 5 are right: none of 3 and 2 of 2
     got = _answer_for(answer, strategy, model, 21, wrong)
-    what = "the share of right answers, 16 of 21"
+    what = "the fraction of correct answers, 16 of 21"
     for fault, words in FAULTS_OF_E:
         if got is not None and np.allclose(got, fault):
             raise Wrong(f"{what}: got {got:.3f}. {words}")
@@ -157,7 +157,7 @@ def _check_loop_e(answer):
     expect_each_example_once(model, 21)
 
     got = _answer_for(answer, strategy, model, 13, wrong=[0, 3, 12])
-    expect(got, 10 / 13, "the share of right answers where there are 13 examples, 10 of 13", rel=1e-5)
+    expect(got, 10 / 13, "the fraction of correct answers with 13 examples, 10 of 13", rel=1e-5)
 
 
 def _answer_for(answer, strategy, model, examples, wrong):
@@ -218,14 +218,14 @@ def _with_penalty_and_loss_as_they_are(model, x, y):
 
 
 _check_loop_a.refuses("the weights of steps of 8 examples")(_loop(_right_loss, batch=8))
-_check_loop_a.refuses("every replica does the whole work")(_loop(_right_loss, is_distributed=False))
+_check_loop_a.refuses("every replica does all the work")(_loop(_right_loss, is_distributed=False))
 _check_loop_a.refuses("the weights of steps of 32 examples")(_loop(_right_loss, batch=32))
 _check_loop_b.refuses("a loss that counts twice")(_loop(_mean_of_share))
 _check_loop_b.refuses("a loss that counts half")(_loop(_divided_twice))
 _check_loop_b.refuses("never divided by 16")(_loop(_sum_of_share))
 _check_loop_b.refuses("divided by 2, not by 16")(_loop(_half_sum_of_share))
 _check_loop_c.refuses("The penalty counts twice")(_loop(_with_whole_penalty))
-_check_loop_c.refuses("The penalty is gone")(_loop(_right_loss))
+_check_loop_c.refuses("The penalty is missing")(_loop(_right_loss))
 _check_loop_c.refuses("a loss that counts twice")(_loop(_with_penalty_and_loss_as_they_are))
 
 
@@ -246,7 +246,7 @@ def _reduces_nothing(strategy, model, optimizer, examples):
 _check_loop_d.refuses("a loss that counts half")(_loop(_divided_twice))
 
 
-@_check_loop_e.refuses("All shares count alike")
+@_check_loop_e.refuses("All replicas' batches have equal weight")
 def _a_mean_of_all_means(strategy, model, examples):
     @tf.function
     def one_replica(x, y):
@@ -258,7 +258,7 @@ def _a_mean_of_all_means(strategy, model, examples):
     return np.mean(shares)
 
 
-@_check_loop_e.refuses("All batches count alike")
+@_check_loop_e.refuses("All batches have equal weight")
 def _a_mean_of_batches(strategy, model, examples):
     shares = []
     for x, y in examples.batch(8):
@@ -266,7 +266,7 @@ def _a_mean_of_batches(strategy, model, examples):
     return np.mean(shares)
 
 
-@_check_loop_e.refuses("The shares of both replicas were added up")
+@_check_loop_e.refuses("The accuracies of both replicas were summed")
 def _a_sum_of_means(strategy, model, examples):
     return 2 * _a_mean_of_all_means(strategy, model, examples)
 
@@ -276,11 +276,11 @@ def _drops_the_last_batch(strategy, model, examples):
     return _a_mean_of_batches(strategy, model, examples.take(16))
 
 
-@_check_loop_e.refuses("not yet their share")
+@_check_loop_e.refuses("not their fraction")
 def _only_counts(strategy, model, examples):
     return 21 * loop_e(strategy, model, examples)
 
 
-@_check_loop_e.refuses("where there are 13 examples, 10 of 13: expected about 0.769231, got 0.47619")
+@_check_loop_e.refuses("with 13 examples, 10 of 13: expected about 0.769231, got 0.47619")
 def _knows_how_many(strategy, model, examples):
     return sum(float(np.argmax(model(x[None]), axis=-1)[0] == y) for x, y in examples) / 21

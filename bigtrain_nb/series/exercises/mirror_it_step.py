@@ -21,7 +21,7 @@ def train_step(strategy, model, optimizer, batch, limit):
         gradients = tape.gradient(loss, model.trainable_variables)
         examples = tf.cast(tf.shape(x)[0], tf.float32)
 
-        # Reduce first: the sums of all replicas, divided once by all examples
+        # Reduce first: sum over all replicas, then divide once by the number of all examples
         replica = tf.distribute.get_replica_context()
         gradients, examples = replica.all_reduce(tf.distribute.ReduceOp.SUM, (gradients, examples))
         means = [gradient / examples for gradient in gradients]
@@ -29,7 +29,7 @@ def train_step(strategy, model, optimizer, batch, limit):
         # Then clip
         clipped, _ = tf.clip_by_global_norm(means, limit)
 
-        # apply_gradients adds up what the replicas hand it, so each hands it its part of the whole
+        # apply_gradients sums over the replicas, so each one passes its part of the full gradient
         parts = [gradient / strategy.num_replicas_in_sync for gradient in clipped]
         optimizer.apply_gradients(zip(parts, model.trainable_variables, strict=True))
 
@@ -44,11 +44,11 @@ def train_step(strategy, model, optimizer, batch, limit):
     difficulty=4,
 )
 def _check_train_step(answer):
-    """Three questions. Which two sums do you need from all replicas to get the mean over 7 examples? What must the
-    gradient be before its length means anything? And what does apply_gradients do with two gradients that are equal?"""
+    """Three questions. Which two sums over all replicas give the mean over 7 examples? What must the gradient be before
+    its norm is meaningful? And what does `apply_gradients` do with two equal gradients?"""
     no_limit = 1000.0
-    _one_step(answer, no_limit, "one step from 7 examples, where nothing is to be clipped")
-    _one_step(answer, 0.05, "one step from 7 examples, where the gradient is clipped to 0.05")
+    _one_step(answer, no_limit, "one step with 7 examples, without clipping")
+    _one_step(answer, 0.05, "one step with 7 examples, with the gradient clipped to 0.05")
 
     limit = 0.5
     got = _mirrored_training(answer, limit, steps=2)
@@ -56,9 +56,9 @@ def _check_train_step(answer):
     apart = np.abs(got - alone).max()
     if not apart < 1e-5:
         raise Wrong(
-            f"after 2 steps with momentum, clipped to {limit}: expected the weights of one device within 1e-5, got"
-            f" {apart:.1g} away. Single steps are right, so look at what lasts from step to step: is each update made"
-            " by `optimizer`?"
+            f"after 2 steps with momentum, clipped to {limit}: expected the weights of one device within 1e-5, got a"
+            f" difference of {apart:.1g}. Single steps are right, so look at the state kept between steps: is each"
+            " update made by `optimizer`?"
         )
 
 
@@ -90,15 +90,16 @@ def _steps_by_name(limit):
 
     twice = "The gradient is divided by the number of replicas twice: a Keras loss is already divided by it once."
     early = (
-        "It was clipped before the reduction: each replica cut its own gradient, and the sum is not the clipped whole."
+        "It was clipped before the reduction: each replica clipped its own gradient, and the sum of these is not the"
+        " clipped full gradient."
     )
-    alike = "Both replicas count alike, though one has 4 examples and the other 3."
+    alike = "Both replicas have equal weight, although one has 4 examples and the other 3."
     again = (
-        "Each replica has the whole gradient by now, and apply_gradients adds up what the replicas hand it:"
+        "Each replica already has the full gradient, and apply_gradients sums over replicas:"
         " the same gradient is applied twice."
     )
     halved = (
-        "Each replica divided its gradient by the number of replicas before it clipped: clip the whole gradient first."
+        "Each replica divided its gradient by the number of replicas before it clipped: clip the full gradient first."
     )
     nothing_to_clip = np.linalg.norm(whole) <= limit
     faults = [
@@ -107,8 +108,8 @@ def _steps_by_name(limit):
         (twice, right / 2),
         (twice, (first + second) / 4),
         (alike, _clip((first + second) / 2, limit)),
-        ("Two means were added: that is no mean over 7 examples.", _clip(first + second, limit)),
-        ("Gradients were added over 7 examples and never divided by 7.", 7 * whole),
+        ("Two means were added: their sum is not the mean over 7 examples.", _clip(first + second, limit)),
+        ("Gradients were summed over 7 examples and never divided by 7.", 7 * whole),
         ("Nothing was clipped.", whole),
         ("Clipping came before the division by 7, so the result is 7 times too short.", right / 7),
         (early, _clip(first_part, limit) + _clip(second_part, limit)),
@@ -227,7 +228,7 @@ def _lets_the_optimizer_add_again(strategy, model, optimizer, batch, limit):
     strategy.run(one_replica, args=batch)
 
 
-@_check_train_step.refuses("before it clipped: clip the whole gradient first")
+@_check_train_step.refuses("before it clipped: clip the full gradient first")
 def _divides_before_it_clips(strategy, model, optimizer, batch, limit):
     @tf.function
     def one_replica(x, y):
@@ -239,7 +240,7 @@ def _divides_before_it_clips(strategy, model, optimizer, batch, limit):
     strategy.run(one_replica, args=batch)
 
 
-@_check_train_step.refuses("Both replicas count alike, though one has 4 examples and the other 3")
+@_check_train_step.refuses("Both replicas have equal weight, although one has 4 examples and the other 3")
 def _forgets_that_shares_differ(strategy, model, optimizer, batch, limit):
     @tf.function
     def one_replica(x, y):

@@ -53,8 +53,8 @@ class _Watched:
 )
 def _check_recomputed(answer):
     """`tf.custom_gradient` decorates a function that returns its result and a function `backward(dy)`; nothing that
-    runs inside it is recorded. In `backward`, run the block again under a tape of your own. What must be the same in
-    both runs, and when is it drawn?
+    runs inside it is recorded. In `backward`, run the block again under a new tape. What must be the same in both
+    runs, and when is it drawn?
     """
     random = np.random.default_rng(0)
     x = tf.constant(random.normal(size=(6, 8)), tf.float32)
@@ -70,7 +70,7 @@ def _check_recomputed(answer):
             y = call(x, w)
     expect(watched.runs, 1, "runs of the block in the forward pass")
     got = tape.gradient(y, [x, w], output_gradients=upstream)
-    expect(watched.runs, 2, "runs of the block, forward and backward together (one run means: all was kept)")
+    expect(watched.runs, 2, "runs of the block, forward and backward together (one run means: everything was stored)")
     expect(watched.draws, 1, "seeds drawn for one call, forward and backward together")
 
     with tf.GradientTape() as tape:
@@ -84,12 +84,12 @@ def _check_recomputed(answer):
         if not np.allclose(mine, right, atol=1e-4):
             raise Wrong(f"the gradient of {name} is off by {np.abs(mine - right).max():.2g}: does backward(dy) use dy?")
     if np.allclose(call(x, w), y):
-        raise Wrong("a second call drops the same places: each call must draw a seed of its own")
+        raise Wrong("a second call drops the same elements: each call must draw its own seed")
     if ready_made.called:
-        raise Wrong("it is right, but tf.recompute_grad does the work: write it with tf.custom_gradient")
+        raise Wrong("the result is right, but tf.recompute_grad does the work: write it with tf.custom_gradient")
 
 
-@_check_recomputed.refuses("runs of the block, forward and backward together (one run means: all was kept)")
+@_check_recomputed.refuses("runs of the block, forward and backward together (one run means: everything was stored)")
 def _keeps_everything(function, draw):
     return lambda x, w: function(x, w, draw())
 
@@ -102,7 +102,7 @@ def _draws_again(function, draw):
     return tf.recompute_grad(run)
 
 
-@_check_recomputed.refuses("a second call drops the same places")
+@_check_recomputed.refuses("a second call drops the same elements")
 def _draws_once_for_ever(function, draw):
     seed = draw()
     return tf.recompute_grad(lambda x, w: function(x, w, seed))
@@ -153,8 +153,8 @@ def segment(layers, edge, inside):
     difficulty=3,
 )
 def _check_segment(answer):
-    """Write the peak for segments of a given size first: how many inputs are kept, and how much is inside the one
-    segment that is being computed again? Then try all sizes.
+    """First write the peak for a given segment size: how many inputs are kept, and how much is inside the one segment
+    that is being recomputed? Then try all sizes.
     """
     for layers, edge, inside in [(36, 4, 4), (12, 2, 60), (64, 1, 4), (30, 9, 1), (48, 6, 2), (6, 50, 1), (7, 1, 3)]:
         got = answer(layers, edge, inside)
@@ -227,9 +227,9 @@ class _Text:
     def read(self, start, stop):
         length = len(self._keys)
         if not 0 <= start < stop <= length:
-            raise Wrong(f"read({start}, {stop}): the text has the places 0 to {length}, and `stop` is above `start`")
+            raise Wrong(f"read({start}, {stop}): expected 0 <= start < stop <= {length}")
         if stop - start > self._size:
-            raise Wrong(f"read({start}, {stop}) is {stop - start} places: at most {self._size} at a time")
+            raise Wrong(f"read({start}, {stop}) is {stop - start} positions: at most {self._size} are allowed")
         self.places_read += stop - start
         return self._keys[start:stop].copy(), self._values[start:stop].copy()
 
@@ -256,15 +256,15 @@ TILES = 12
     difficulty=4,
 )
 def _check_attended(answer):
-    """Take `size` rows of the queries, and go over the keys. For each row keep three things: the highest score so far,
-    the sum of exp(score - highest), and the sum of exp(score - highest) x value. When a tile brings a higher score,
-    what was summed so far is too large, by which factor? What is the highest score before the first tile? And which
-    tile is the last that these rows may see?
+    """Take `size` query rows, and iterate over the keys. For each row keep three things: the maximum score so far, the
+    sum of exp(score - maximum), and the sum of exp(score - maximum) x value. When a tile raises the maximum, the sums
+    so far are too large: by which factor? What is the maximum before the first tile? And which is the last tile that
+    these rows may see?
     """
     random = np.random.default_rng(3)
     for told, length, size, middle, sign_of_odd_rows in [
-        ("24 places in tiles of 8", 24, 8, 0.0, 1),
-        ("21 places in tiles of 8", 21, 8, 0.0, 1),
+        ("24 positions in tiles of 8", 24, 8, 0.0, 1),
+        ("21 positions in tiles of 8", 21, 8, 0.0, 1),
         ("scores near 1,000", 24, 8, 1000.0, 1),
         ("scores near -1,000", 24, 8, -1000.0, 1),
         ("rows near 1,000 and rows near -1,000", 24, 8, 1000.0, -1),
@@ -279,13 +279,13 @@ def _check_attended(answer):
         if is_unfinished(got):
             raise NotAttempted
         if np.shape(got) == queries.shape and np.isnan(np.asarray(got, float)).any():
-            raise Wrong(f"{told}: there are NaN among the outputs: is it the highest score so far that you take off?")
+            raise Wrong(f"{told}: the outputs contain NaN: do you subtract the highest score so far?")
         expect(got, _attended_at_once(queries, keys, values), f"the outputs, {told}", 1e-6)
         needed = sum(min(start + size, length) for start in range(0, length, size))
         if text.places_read != needed:
             raise Wrong(
-                f"{told}: you read {text.places_read} keys, expected {needed}: those that `size` rows at a time may"
-                " see, once for all of these rows"
+                f"{told}: you read {text.places_read} keys, expected {needed}: those visible to each tile of `size`"
+                " rows, once per tile"
             )
     _expect_little_memory(answer, random)
 
@@ -306,12 +306,12 @@ def _expect_little_memory(answer, random, length=1536, size=96):
             tracemalloc.stop()
     if tables > TILES:
         raise Wrong(
-            f"{length:,} places in tiles of {size}: the outputs are right, but at the fullest moment you hold as much"
-            f" as {tables:.0f} tables of [{size}, {size}] scores, and {TILES} are allowed. Finish one before the next"
+            f"{length:,} positions in tiles of {size}: the outputs are right, but peak memory is that of {tables:.0f}"
+            f" score matrices [{size}, {size}], and {TILES} are allowed. Finish one before the next"
         )
 
 
-@_check_attended.refuses("the outputs are right, but at the fullest moment you hold as much")
+@_check_attended.refuses("the outputs are right, but peak memory is that of")
 def _joins_the_tiles(queries, read, size):
     outputs = []
     for start in range(0, len(queries), size):
@@ -352,17 +352,17 @@ def _with(queries, read, size, highest=-np.inf, shrinks=True, sees_all=False, is
     return outputs
 
 
-@_check_attended.refuses("scores near 1,000: there are NaN among the outputs")
+@_check_attended.refuses("scores near 1,000: the outputs contain NaN")
 def _takes_nothing_off(queries, read, size):
     return _with(queries, read, size, takes_off=False)
 
 
-@_check_attended.refuses("scores near -1,000: there are NaN among the outputs")
+@_check_attended.refuses("scores near -1,000: the outputs contain NaN")
 def _begins_at_zero(queries, read, size):
     return _with(queries, read, size, highest=0.0)
 
 
-@_check_attended.refuses("the outputs, 24 places in tiles of 8")
+@_check_attended.refuses("the outputs, 24 positions in tiles of 8")
 def _never_shrinks(queries, read, size):
     return _with(queries, read, size, shrinks=False)
 
@@ -372,12 +372,12 @@ def _reads_what_is_hidden(queries, read, size):
     return _with(queries, read, size, sees_all=True)
 
 
-@_check_attended.refuses("the outputs, 24 places in tiles of 8")
+@_check_attended.refuses("the outputs, 24 positions in tiles of 8")
 def _looks_ahead_in_its_tile(queries, read, size):
     return _with(queries, read, size, is_masked=False)
 
 
-@_check_attended.refuses("the outputs, 24 places in tiles of 8")
+@_check_attended.refuses("the outputs, 24 positions in tiles of 8")
 def _mean_of_softmaxes(queries, read, size):
     length, width = queries.shape
     outputs = np.zeros_like(queries)

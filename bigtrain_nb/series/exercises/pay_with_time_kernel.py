@@ -59,9 +59,9 @@ def _by_numpy(a, x, upstream):
     difficulty=4,
 )
 def _check_recurrence_backward(answer):
-    """Walk from the last time to the first. h[t] appears in the loss itself and in h[t+1] = a[t+1] h[t] + x[t+1]: so
-    keep what comes back from t+1 in one variable. It is the gradient of x[t], too. The gradient of a[t] needs h[t-1],
-    which does not exist at t = 0. Channels do not fill the last block.
+    """Loop from the last time step to the first. The loss depends on h[t] directly, and through h[t+1] = a[t+1] h[t] +
+    x[t+1], so keep the gradient that comes back from t+1 in one variable. The gradient of h[t] is also that of x[t].
+    That of a[t] needs h[t-1], which does not exist at t = 0. The channels may not fill the last block.
     """
     random = np.random.default_rng(5)
     for threads, shape in ((4, (2, 5, 6)), (32, (3, 1, 33))):
@@ -80,7 +80,7 @@ def _check_recurrence_backward(answer):
         grid = operation.grid(a, h, upstream) if callable(operation.grid) else operation.grid
         blocks, enough = math.prod(np.ravel(grid)), shape[0] * math.ceil(shape[2] / threads)
         if blocks > enough:
-            raise Wrong(f"{told}: {blocks} blocks are launched, and {enough} are enough")
+            raise Wrong(f"{told}: {blocks} blocks are launched; {enough} are enough")
         for name, one, right in zip(("a", "x"), found, expected, strict=True):
             if one.shape != shape or not np.allclose(one, right, atol=1e-4):
                 raise Wrong(f"the gradient of {name} {told} is {one.ravel()[:3]}..., expected {right.ravel()[:3]}...")
@@ -111,7 +111,7 @@ def _forgets_a_on_the_way_back(threads):
     return _changed(threads, "later = now * a[at]", "later = now")
 
 
-@_check_recurrence_backward.refuses("12 blocks are launched, and 4 are enough")
+@_check_recurrence_backward.refuses("12 blocks are launched; 4 are enough")
 def _a_block_for_each_channel(threads):
     return replace(recurrence_backward(threads), grid=lambda a, h, upstream: (a.shape[2], a.shape[0]))
 

@@ -37,7 +37,7 @@ class _Links:
         self.gathered += 1
         if not np.array_equal(shard, self.shards[self.number]):
             raise Wrong(
-                f"{self.told}: all_gather takes the shard of this device as it is, got {np.shape(shard)} numbers"
+                f"{self.told}: all_gather takes this device's shard unchanged, got one of shape {np.shape(shard)}"
             )
 
         @tf.custom_gradient
@@ -51,8 +51,8 @@ class _Links:
         length = sum(len(shard) for shard in self.shards)
         if np.shape(row) != (length,):
             raise Wrong(
-                f"{self.told}: reduce_scatter takes a row of {length} numbers, as many as all shards together; got the"
-                f" shape {np.shape(row)}"
+                f"{self.told}: reduce_scatter takes a row of {length} elements, as many as all shards together; got"
+                f" the shape {np.shape(row)}"
             )
         rows = [np.pad(np.ravel(gradient), (0, length - gradient.size)) for gradient in self.gradients]
         rows[self.number] = np.asarray(row)
@@ -61,8 +61,8 @@ class _Links:
 
 def _no_gradient(upstream):
     raise Wrong(
-        "TensorFlow has no gradient of all_gather: say what it is with tf.custom_gradient, so that the gradient of the"
-        " whole weight is reduce-scattered"
+        "TensorFlow has no gradient of all_gather: define it with tf.custom_gradient, so that the gradient of the full"
+        " weight is reduce-scattered"
     )
 
 
@@ -77,9 +77,9 @@ def _no_gradient(upstream):
     difficulty=4,
 )
 def _check_whole_from(answer):
-    """Forward: gather the row, cut off the zeros at its end, give it the weight's shape. Backward is the mirror image:
-    make a row of the gradient, put zeros at its end until it is as long as what was gathered, reduce-scatter it. A
-    function under `tf.custom_gradient` returns its result and the function that makes the gradient of its input.
+    """Forward: all-gather the vector, drop the zeros at its end, reshape it to the weight's shape. Backward is the
+    reverse: flatten the gradient, pad it with zeros to the length of the gathered vector, reduce-scatter it. A function
+    under `tf.custom_gradient` returns its result and a function that computes the gradient of its input.
     """
     random = np.random.default_rng(4)
     for devices, shape in [(2, (4, 3)), (4, (3, 2)), (3, (2, 5)), (2, (5,))]:
@@ -98,11 +98,11 @@ def _check_whole_from(answer):
                 whole = answer(shard, shape, links.all_gather, links.reduce_scatter)
                 if is_unfinished(whole):
                     raise NotAttempted
-                expect(np.asarray(whole), weight, f"{told}: the whole weight", 1e-6)
+                expect(np.asarray(whole), weight, f"{told}: the full weight", 1e-6)
                 value = tf.reduce_sum((whole * inputs[number]) ** 2)
             gradient = tape.gradient(value, shard)
             if gradient is None:
-                raise Wrong(f"{told}: the loss does not depend on the shard; return what is made of all_gather(shard)")
+                raise Wrong(f"{told}: the loss does not depend on the shard; compute the weight from all_gather(shard)")
             own = np.split(total, devices)[number]
             expect(np.asarray(gradient), own, f"{told}: the shard of the gradient, summed over all devices", 1e-4)
             if (links.gathered, links.scattered) != (1, 1):
@@ -117,7 +117,7 @@ def _without_a_gradient(shard, shape, all_gather, reduce_scatter):
     return tf.reshape(all_gather(shard)[: math.prod(shape)], shape)
 
 
-@_check_whole_from.refuses("reduce_scatter takes a row of 8 numbers")
+@_check_whole_from.refuses("reduce_scatter takes a row of 8 elements")
 def _without_zeros(shard, shape, all_gather, reduce_scatter):
     @tf.custom_gradient
     def gather(shard):
@@ -184,30 +184,30 @@ class Wire:
     difficulty=4,
 )
 def _check_mended(answer):
-    """Ask of each line: what does this device know, and what do only all of them know? The mean is over all examples,
-    so a device with more of them counts more. The norm is that of the whole gradient: add up the squares of all shards
-    first, one number from each device. And a number that is not finite in one shard must stop all devices.
+    """For each line, ask: what does this device know, and what do only all of them together know? The mean is over all
+    examples, so a device with more of them counts more. The norm is that of the full gradient: first sum the squares of
+    all shards, one scalar from each device. And a non-finite value in one shard must stop all devices.
     """
     cases = (
-        ("equal shares, no clipping", [4, 4], 1e9, None),
-        ("shares of 7 and 1 examples", [7, 1], 1e9, None),
-        ("clipped by the norm of the whole gradient", [4, 4], 0.5, None),
-        ("three devices, shares of 5, 2 and 1, clipped by the norm of the whole gradient", [5, 2, 1], 0.5, None),
+        ("equal batches, no clipping", [4, 4], 1e9, None),
+        ("batches of 7 and 1 examples", [7, 1], 1e9, None),
+        ("clipped by the norm of the full gradient", [4, 4], 0.5, None),
+        ("three devices, batches of 5, 2 and 1, clipped by the norm of the full gradient", [5, 2, 1], 0.5, None),
         ("a device without examples", [4, 0], 0.5, None),
-        ("NaN in one place of step 2", [4, 4], 0.5, float("nan")),
-        ("infinity in one place of step 2", [2, 6], 1e9, float("inf")),
+        ("NaN in one gradient element of step 2", [4, 4], 0.5, float("nan")),
+        ("infinity in one gradient element of step 2", [2, 6], 1e9, float("inf")),
     )
     wires = [_compare_with_one_device(answer, *case) for case in cases]
     scattered = max(wires, key=lambda wire: abs(wire.scattered - 1)).scattered
     if scattered != 1:
         raise Wrong(
-            f"the weights are right, but a step has {scattered} reduce-scatters in place of one. Before it a device"
-            " knows its own gradient only"
+            f"the weights are right, but a step has {scattered} reduce-scatters instead of one. Before it, a"
+            " device knows only its own gradient"
         )
     if not all(wire.reduced for wire in wires):
         raise Wrong(
-            "the weights are right, but a step has no all-reduce for the norm. After the reduce-scatter a device knows"
-            " the mean of its own shard only"
+            "the weights are right, but a step has no all-reduce for the norm. After the reduce-scatter, a device"
+            " knows only the mean of its own shard"
         )
 
 
@@ -240,7 +240,7 @@ def _compare_with_one_device(answer, told, examples, limit, planted):
         allowed = (whole.size + 8) * (devices - 1) / devices
         if wire.sent > allowed:
             raise Wrong(
-                f"{told}: each device sent {wire.sent:.0f} numbers, a reduce-scatter and one number for the norm are"
+                f"{told}: each device sent {wire.sent:.0f} values; a reduce-scatter and one value for the norm are"
                 f" at most {allowed:.0f}"
             )
     return wire
@@ -270,18 +270,18 @@ def faulty(shards, moments, gradients, examples, limit, rate, wire):
     return new_shards, new_moments
 
 
-@_check_mended.refuses("shares of 7 and 1 examples: the weights after step 1")
+@_check_mended.refuses("batches of 7 and 1 examples: the weights after step 1")
 def _as_it_was(shards, moments, gradients, examples, limit, rate, wire):
     return faulty(shards, moments, gradients, examples, limit, rate, wire)
 
 
-@_check_mended.refuses("clipped by the norm of the whole gradient: the weights after step 1")
+@_check_mended.refuses("clipped by the norm of the full gradient: the weights after step 1")
 def _clips_by_the_norm_of_a_shard(shards, moments, gradients, examples, limit, rate, wire):
     weighted = [len(examples) * count / sum(examples) * each for count, each in zip(examples, gradients, strict=True)]
     return faulty(shards, moments, weighted, examples, limit, rate, wire)
 
 
-@_check_mended.refuses("NaN in one place of step 2: the weights after step 2")
+@_check_mended.refuses("NaN in one gradient element of step 2: the weights after step 2")
 def _skips_alone(shards, moments, gradients, examples, limit, rate, wire):
     weighted = [count * gradient for count, gradient in zip(examples, gradients, strict=True)]
     means = [total / sum(examples) for total in wire.reduce_scatter(weighted)]
@@ -298,7 +298,7 @@ def _skips_alone(shards, moments, gradients, examples, limit, rate, wire):
     return new_shards, new_moments
 
 
-@_check_mended.refuses("a step has 0 reduce-scatters in place of one")
+@_check_mended.refuses("a step has 0 reduce-scatters instead of one")
 def _knows_all_gradients(shards, moments, gradients, examples, limit, rate, wire):
     class NoWire:
         def reduce_scatter(self, arrays):
@@ -321,7 +321,7 @@ def _adds_up_the_squares_of_all_shards_here(shards, moments, gradients, examples
     return mended(shards, moments, gradients, examples, limit, rate, OnlyScatters())
 
 
-@_check_mended.refuses("a reduce-scatter and one number for the norm are at most")
+@_check_mended.refuses("a reduce-scatter and one value for the norm are at most")
 def _sends_whole_gradients(shards, moments, gradients, examples, limit, rate, wire):
     weighted = [count * gradient for count, gradient in zip(examples, gradients, strict=True)]
     wire.all_reduce(weighted)
@@ -348,9 +348,9 @@ def prefetch(gathering, computing, room):
     difficulty=3,
 )
 def _check_prefetch(answer):
-    """Go through the layers in order and note two things of each: when its gathering starts, and when it is computed.
-    A gathering waits for the link, and for room: layer i has room when layer i - room has been computed. A layer is
-    computed when it is there and the layer before is done.
+    """Go through the layers in order. For each one, record when its all-gather starts, and when it has been computed.
+    An all-gather waits for the link and for memory: layer i fits once layer i - `room` has been computed. A layer
+    is computed once it has been gathered and the previous layer is done.
     """
     for gathering, computing, room, starts in (
         ([2, 2, 2], [3, 3, 3], 1, [0, 5, 10]),
@@ -363,22 +363,22 @@ def _check_prefetch(answer):
         ([1, 1, 1], [9, 9, 9], 5, [0, 1, 2]),
         ([3, 1, 5, 2, 2, 4], [2, 7, 1, 1, 6, 3], 2, [0, 3, 5, 12, 14, 16]),
     ):
-        told = f"gathering {gathering}, computing {computing}, room for {room}"
+        told = f"gathering={gathering}, computing={computing}, room={room}"
         got = answer(list(gathering), list(computing), room)
-        expect(got, starts, f"{told}: when the gatherings start")
+        expect(got, starts, f"{told}: the start times of the all-gathers")
 
 
-@_check_prefetch.refuses("room for 2: when the gatherings start")
+@_check_prefetch.refuses("room=2: the start times of the all-gathers")
 def _one_at_a_time(gathering, computing, room):
     return prefetch(gathering, computing, 1)
 
 
-@_check_prefetch.refuses("room for 1: when the gatherings start")
+@_check_prefetch.refuses("room=1: the start times of the all-gathers")
 def _with_no_bound(gathering, computing, room):
     return prefetch(gathering, computing, len(gathering))
 
 
-@_check_prefetch.refuses("when the gatherings start")
+@_check_prefetch.refuses("the start times of the all-gathers")
 def _forgets_that_layers_wait_for_each_other(gathering, computing, room):
     starts, done = [], []
     for number, seconds in enumerate(gathering):

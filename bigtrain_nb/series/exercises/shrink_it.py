@@ -28,9 +28,9 @@ def grouped(matrix, bits, group):
     difficulty=3,
 )
 def _check_grouped(answer):
-    """With b bits the integers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
-    becomes the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
-    fewer rows, and a column may be all zeros: whatever its scale is, 0 / 0 must not come out.
+    """With b bits the integers run from -(2^(b-1) - 1) to 2^(b-1) - 1. Map the largest absolute weight of a column in a
+    group to the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
+    fewer rows, and a column may be all zeros: whatever its scale is, avoid 0 / 0.
     """
     random = np.random.default_rng(6)
     for rows, columns, bits, group in [(8, 3, 8, 8), (12, 5, 8, 4), (70, 6, 4, 32)]:
@@ -57,9 +57,9 @@ def _check_grouped(answer):
 def _check_sizes(told, matrix, values, scales, bits, group):
     most = 2 ** (bits - 1) - 1
     if not np.isfinite(scales).all():
-        raise Wrong(f"{told}: a scale is not a finite number; look at the column of zeros")
+        raise Wrong(f"{told}: a scale is not finite; look at the column of zeros")
     if np.abs(values.astype(int)).max() > most:
-        raise Wrong(f"{told}: integers must lie in -{most} to {most}, got {values.min()} to {values.max()}")
+        raise Wrong(f"{told}: integers must be from -{most} to {most}, got {values.min()} to {values.max()}")
     of_row = np.repeat(np.arange(len(scales)), group)[: len(matrix)]
     error = np.abs(values * scales[of_row] - matrix)
     allowed = np.zeros(matrix.shape)
@@ -68,12 +68,12 @@ def _check_sizes(told, matrix, values, scales, bits, group):
     if (error > allowed + 1e-9).any():
         worst = np.unravel_index(np.argmax(error - allowed), error.shape)
         raise Wrong(
-            f"{told}: the weight {matrix[worst]:.4g} came back with an error of {error[worst]:.2g}; half a scale of its"
-            f" own column and group is {allowed[worst]:.2g}"
+            f"{told}: the weight {matrix[worst]:.4g} is restored with an error of {error[worst]:.2g}; half the scale of"
+            f" its column and group is {allowed[worst]:.2g}"
         )
 
 
-@_check_grouped.refuses("came back with an error of")
+@_check_grouped.refuses("is restored with an error of")
 def _one_scale_for_all(matrix, bits, group):
     most = 2 ** (bits - 1) - 1
     scale = np.abs(matrix).max() / most
@@ -81,13 +81,13 @@ def _one_scale_for_all(matrix, bits, group):
     return np.round(matrix / scale).astype(np.int8), np.full((groups, matrix.shape[1]), scale)
 
 
-@_check_grouped.refuses("came back with an error of")
+@_check_grouped.refuses("is restored with an error of")
 def _cuts_off(matrix, bits, group):
     scales = grouped(matrix, bits, group)[1]
     return (matrix / np.repeat(scales, group, axis=0)[: len(matrix)]).astype(np.int8), scales
 
 
-@_check_grouped.refuses("a scale is not a finite number; look at the column of zeros")
+@_check_grouped.refuses("a scale is not finite; look at the column of zeros")
 def _divides_by_zero(matrix, bits, group):
     values, scales = grouped(matrix, bits, group)
     return values, np.where(np.arange(matrix.shape[1]) == 1, np.nan, scales)
@@ -100,7 +100,7 @@ def _rounds_nan(matrix, bits, group):
     return np.round(matrix / np.repeat(zeros, group, axis=0)[: len(matrix)]).astype(np.int8), zeros
 
 
-@_check_grouped.refuses("integers must lie in -127 to 127, got -128")
+@_check_grouped.refuses("integers must be from -127 to 127, got -128")
 def _uses_all_of_the_bits(matrix, bits, group):
     values, scales = grouped(matrix, bits, group)
     return np.where(values == -(2 ** (bits - 1) - 1), values - 1, values).astype(np.int8), scales

@@ -37,8 +37,8 @@ def fault(spans):
     difficulty=3,
 )
 def _check_fault(answer):
-    """For each name, add up the time of its spans, and set it beside the whole trace. Three of the faults are one span
-    that takes most of it. For the other two it is always operations: how many are there, and how long is one?"""
+    """For each name, add up the durations of its spans, and compare them with the full trace. In three of the faults,
+    one name takes most of the time. In the other two, operations do: how many are there, and how long is each?"""
     for seed in range(6):
         for name in FAULTS:
             expect(answer(trace(name, seed)), name, f"a trace of the fault {name!r} (seed {seed})")
@@ -78,11 +78,11 @@ def time_per_second(seconds, save, between):
     difficulty=3,
 )
 def _check_interval(answer):
-    """The formula for the mean time of a stretch of t seconds and its checkpoint of c stands in "How often?"; R changes
-    nothing. Divide it by t: that is what a second of training takes. Try many values of t, and take the best; then you
-    need no formula of Young's, right only where saving takes far less time than passes between two failures."""
+    """Daly's formula gives the mean time of t seconds of training with a checkpoint of c seconds; R does not change the
+    best t. Divide it by t to get the time per second of training. Try many values of t, and take the best. You do not
+    need Young's formula, which holds only if saving takes far less time than passes between two failures."""
     for save, between in ((60, 86_400), (600, 3600), (1800, 3600), (60, 90), (90, 60)):
-        what = f"saving takes {save} s, and {between} s pass between failures"
+        what = f"saving takes {save} s, with {between} s between failures"
         seconds = answer(save, between)
         if not isinstance(seconds, int | float | np.number) or not 0 < seconds < math.inf:
             raise Wrong(f"{what}: expected a number of seconds above 0, got {seconds!r}")
@@ -92,7 +92,7 @@ def _check_interval(answer):
             raise Wrong(f"{what}: expected about {least:.0f} s, got {seconds:.0f}, which takes {lost:.1%} longer")
 
 
-@_check_interval.refuses("saving takes 600 s, and 3600 s pass between failures: expected about 1699 s, got 2078")
+@_check_interval.refuses("saving takes 600 s, with 3600 s between failures: expected about 1699 s, got 2078")
 def _young(save, between):
     return math.sqrt(2 * save * between)
 
@@ -163,8 +163,8 @@ def _work(answer, counts):
     difficulty=3,
 )
 def _check_together(answer):
-    """Before each step, all workers have to agree on whether there is one more. A worker can say 1 for "I still have a
-    batch" and 0 for "I have none": what is the sum when nobody has one left? Every worker must ask equally often."""
+    """Before each step, all workers must agree on whether there is another one. A worker can send 1 for "I still have a
+    batch" and 0 for "I have none": what is the sum when no worker has any left? All must ask equally often."""
     for counts in ((6, 4), (0, 3), (5, 5), (2, 7, 4)):
         what = f"workers with {' and '.join(map(str, counts))} batches"
         trained, problems = _work(answer, counts)
@@ -173,7 +173,9 @@ def _check_together(answer):
                 raise problem
         for worker, problem in enumerate(problems):
             if problem is not None:
-                raise Wrong(f"{what}: expected all to end, but worker {worker} waits for the others in an all-reduce")
+                raise Wrong(
+                    f"{what}: expected all to finish, but worker {worker} waits for the others in an all-reduce"
+                )
         for worker, count in enumerate(counts):
             own = [batch for batch in trained[worker] if batch is not None]
             expect(own, list(range(count)), f"{what}: the batches that worker {worker} trained")
@@ -189,7 +191,7 @@ def _goes_on_when_nobody_has_one(batches, all_reduce, step):
         step(None)
 
 
-@_check_together.refuses("expected all to end, but worker 0 waits")
+@_check_together.refuses("expected all to finish, but worker 0 waits")
 def _each_on_its_own(batches, all_reduce, step):
     for batch in batches:
         step(batch)
@@ -220,8 +222,8 @@ def clock_ahead(worker_0, worker_1):
     difficulty=2,
 )
 def _check_clock_ahead(answer):
-    """Both leave an all-reduce at nearly the same moment. So what should the two times of one step be? One of the
-    lines was written late: which average of several numbers does not mind a wild one?"""
+    """Both workers leave an all-reduce at nearly the same moment. So how should their times for one step compare? One
+    of the lines was written late: which kind of average is robust to an outlier?"""
     for seed, ahead in enumerate((0.0, 37.5, -1200.0)):
         random = np.random.default_rng(seed)
         true = np.cumsum(random.uniform(0.1, 0.3, 30))

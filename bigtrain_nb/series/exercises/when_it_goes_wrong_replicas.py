@@ -57,7 +57,7 @@ class Checkpoints:
 
     def __str__(self):
         if self.flip is None:
-            return f"{self.replicas} replicas that are equal, with a NaN at the same place in all"
+            return f"{self.replicas} equal replicas, with a NaN at the same position in all"
         flipped = "the last bit of a weight" if self.flip == "last" else "the sign of a zero"
         return f"{self.replicas} replicas, where {flipped} was flipped"
 
@@ -72,8 +72,8 @@ class Checkpoints:
 def _check_corrupt(answer):
     """Two questions. Which replica? The one that differs from the most others. Compare bits, as integers
     (`values.view(np.uint32)`): a sum is rounded, 0.0 == -0.0, and a NaN is not equal to itself. Since when? A replica
-    that has gone another way does not come back, so halve the range of steps again and again: between a step after
-    which all are equal and one after which they are not.
+    that has diverged stays different, so bisect the steps: between a step after which all are equal and one after
+    which they are not.
     """
     cases = [
         (3, 1, 614, "last"),
