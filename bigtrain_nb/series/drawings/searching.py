@@ -1,4 +1,4 @@
-"""Searching: trials that are stopped, what a loss costs, what is left of a gain."""
+"""Searching: trials that are stopped, what a loss costs, what is left of a gain, and a law of losses over sizes."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -71,6 +71,24 @@ def curse_figure(trials, seen, true) -> Figure:
     axes.set_ylim(0, 1.2 * max(seen))
     grid(axes, "y")
     label(axes, "trials in a search", "gain of the winner, in\nspreads of the settings")
+    return figure
+
+
+def law_figure(sizes, losses, line, band, new_size, new_loss) -> Figure:
+    """Losses over model sizes, a law fitted to them with its interval, and the loss of a model that was not fitted.
+
+    `band`: the low end, the middle and the high end of the law at the sizes `line`, [3, points].
+    """
+    figure, (axes,) = canvas(3.4)
+    low, middle, high = band
+    axes.fill_between(line, low, high, color=PREDICTED, alpha=0.18, linewidth=0)
+    axes.plot(line, middle, color=PREDICTED, linewidth=1.8)
+    axes.plot(sizes, losses, "o", color=MEASURED, markersize=7, markeredgewidth=0)
+    axes.plot(new_size, new_loss, "D", color=MEASURED, markersize=9, markeredgewidth=0)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    grid(axes, "y")
+    label(axes, "parameters\ndots: fitted, diamond: trained after the prediction, band: 90 % interval", "loss")
     return figure
 
 
