@@ -73,6 +73,7 @@ FIGURES = {
     "reached": lambda: searching.reached_figure({"all": [3, 9, 6], "some": [2, 4, 4]}, "epochs"),
     "seeds": lambda: searching.seeds_figure({"by hand": [3.0, 4.0], "winner": [2.0, 2.5]}),
     "curse": lambda: searching.curse_figure([2, 4], [1.0, 2.0], [0.5, 1.0]),
+    "law": lambda: searching.law_figure([10, 20], [3.0, 2.5], [10, 40], [[2.9, 2.0], [3.0, 2.2], [3.1, 2.4]], 40, 2.1),
     "spike": lambda: watching.spike_figure({"bad": [1.0, 90.0]}, {"bad": [0.5, 4.0], "clipped": [0.5, 0.4]}, 20, 30),
     "arrived": lambda: servers.arrived_figure({"data": {0: 1, 1: 1}, "off": {0: 2, 1: 2}}, 2),
 }

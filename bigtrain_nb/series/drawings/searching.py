@@ -1,4 +1,4 @@
-"""Hyperparameter search: stopped trials, the cost of reaching a loss, and the true gain of a winner."""
+"""Hyperparameter search: stopped trials, the cost of reaching a loss, the true gain of a winner, a scaling law."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -71,6 +71,24 @@ def curse_figure(trials, seen, true) -> Figure:
     axes.set_ylim(0, 1.2 * max(seen))
     grid(axes, "y")
     label(axes, "trials in a search", "gain of the winner, in\nspreads of the settings")
+    return figure
+
+
+def law_figure(sizes, losses, line, band, new_size, new_loss) -> Figure:
+    """Losses over model sizes, the fitted law with its interval, and the loss of a model that was not fitted.
+
+    `band`: lower bound, middle and upper bound of the law at the sizes `line`, [3, points].
+    """
+    figure, (axes,) = canvas(3.4)
+    low, middle, high = band
+    axes.fill_between(line, low, high, color=PREDICTED, alpha=0.18, linewidth=0)
+    axes.plot(line, middle, color=PREDICTED, linewidth=1.8)
+    axes.plot(sizes, losses, "o", color=MEASURED, markersize=7, markeredgewidth=0)
+    axes.plot(new_size, new_loss, "D", color=MEASURED, markersize=9, markeredgewidth=0)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    grid(axes, "y")
+    label(axes, "parameters\ndots: fitted, diamond: trained after the prediction, band: 90 % interval", "loss")
     return figure
 
 
