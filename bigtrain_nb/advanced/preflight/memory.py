@@ -48,7 +48,8 @@ def _without_logits(training):
         return ""
     try:
         Head(model, ChunkedHead).refuse_rows_together()
-        planned = plan_step(model, training.first, prefetched=0).peak
+        with tf.device("CPU:0"):  # a plan makes an optimizer's variables for a moment
+            planned = plan_step(model, training.first, prefetched=0).peak
     except (TypeError, ValueError):  # it has no chunks, or no plan
         return ""
     size = y.shape[0] * y.shape[1] * output.shape[-1] * tf.as_dtype(output.dtype).size
