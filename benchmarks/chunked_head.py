@@ -51,7 +51,7 @@ def memory():
         base = bt.peak_memory(built, **given, rows=None)
         stock = bt.peak_memory(two_steps, **given, rows=None) - base
         print(f"  vocabulary {vocabulary:,}: stock {stock:,.0f}", flush=True)
-        for rows in (256, 512):
+        for rows in (256, 384, 512):
             chunked = bt.peak_memory(two_steps, **given, rows=rows) - base
             print(f"    in chunks of {rows} rows {chunked:,.0f}, {chunked / stock:.2f} of it", flush=True)
 

@@ -226,6 +226,31 @@ def test_a_fresh_process_takes_about_what_is_planned(build, batch):
     assert taken == pytest.approx(plan.peak + plan.runtime, rel=0.4)
 
 
+def large_vocabulary(rows, length=128):
+    model = bt.gpt(vocabulary=16_384, length=length)
+    return bt.chunk_head(model, rows=rows)
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="Keras uses XLA on GPUs")
+@pytest.mark.parametrize(
+    ("rows", "length", "batch"),
+    [
+        (384, 128, 32),
+        pytest.param(1024, 128, 32, marks=OTHER_KINDS),
+        pytest.param(256, 256, 8, marks=OTHER_KINDS),
+    ],
+)
+def test_a_head_in_chunks_takes_about_what_is_planned(rows, length, batch):
+    build = partial(large_vocabulary, rows, length)
+    plan, whole = (plan_step(one, batch, prefetched=0) for one in (build, partial(large_vocabulary, False, length)))
+    assert plan.memory["constants"] == pytest.approx(
+        whole.memory["constants"], rel=0.01
+    )  # no sums that begin with zeros
+    assert plan.peak < 0.7 * whole.peak
+    taken = bt.peak_memory(train, build=build, batch=batch) * 2**20
+    assert taken == pytest.approx(plan.peak + plan.runtime, rel=0.25)
+
+
 def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
     """Chen et al. 2016: two forward passes are 4/3 of the work. But a block's last matmul need not be recomputed."""
     plain, again = (plan_step(partial(build, layers=6), 16) for build in (bt.gpt, recomputed_gpt))

@@ -184,6 +184,18 @@ def test_a_training_ends_where_that_of_whole_logits_ends(name, chunked_first):
     assert_equal(fitted(model), stock)
 
 
+def test_with_fused_attention_a_training_ends_where_stock_ends():
+    def language_model():
+        keras.utils.set_random_seed(1)
+        return compiled(bt.gpt(vocabulary=WORDS, length=LENGTH, width=WIDTH, layers=2, heads=2))
+
+    stock = fitted(language_model())
+    for first, second in ((bt.fuse_attention, bt.chunk_head), (bt.chunk_head, bt.fuse_attention)):
+        model = second(first(language_model()))
+        bt.chunk_head(model, rows=7)
+        assert_equal(fitted(model), stock, within=1e-5)
+
+
 REPLICAS = [{}, {"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "block"}]
 
 

@@ -332,6 +332,28 @@ def test_the_peak_of_steps_is_told_beside_what_the_machine_has(monkeypatch):
     assert finding.verdict == "warning" and "micro_batches=4" in finding.advice, finding
 
 
+def with_vocabulary(size):
+    rows = np.random.default_rng(0).integers(1, size, (16, 33))
+    return language_model(length=32, vocabulary=size), batched(rows[:, :-1], rows[:, 1:], size=16)
+
+
+def test_chunk_head_is_suggested_where_logits_are_over_a_quarter_of_the_planned_peak():
+    model, data = with_vocabulary(4096)
+    finding = only(model, data, "memory")
+    assert finding.verdict == "ok" and finding.notebook == "07", finding
+    part = int(re.search(r"Logits of .* are (\d+)% of the planned peak: use bt.chunk_head", finding.advice)[1])
+    assert 25 < part < 100
+    assert not only(bt.chunk_head(model, rows=64), data, "memory").advice
+
+
+def test_chunk_head_is_not_suggested_for_a_small_vocabulary_or_a_classifier():
+    classifier = dense(layers.Dense(4096), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = table(examples=512)
+    for model, data in (with_vocabulary(20), (classifier, batched(x, y, size=512))):
+        finding = only(model, data, "memory")
+        assert finding.verdict == "ok" and not finding.advice, finding
+
+
 def test_memory_of_a_task_with_a_preprocessor_is_measured_too():
     model = of_keras_hub(hub_models.gpt2_of_texts())
     texts = tf.data.Dataset.from_tensor_slices(["the hat", "that cat", "then", "a thing"] * 4).batch(8)
@@ -420,6 +442,7 @@ TAUGHT = {  # {(check, notebook that it refers to): words in that notebook}
     ("weights move", "04"): "bfloat16: range without digits",
     ("weights move", "02"): "The learning rate",
     ("memory", "05"): "What it saves",
+    ("memory", "07"): "bt.chunk_head(model)",
     ("memory over passes", "11"): "pass numbers as tensors",
     ("saved and loaded", "14"): "neither your code nor Keras",
     ("stopped and resumed", "11"): "How often?",

@@ -121,6 +121,17 @@ def test_gradients_in_16_bits_lead_to_the_same_weights_within_their_rounding(fou
     assert 0 < np.abs(np.subtract(first["bfloat16"], first["float32"])).max() < 0.02
 
 
+def test_a_head_in_chunks_trains_as_one_process_with_whole_logits(found, here):
+    whole = two_workers.in_chunks(here, rows=False)
+    for result in found:
+        mine = result["in_chunks"]
+        assert mine["weights"] == found[0]["in_chunks"]["weights"]
+        np.testing.assert_allclose(mine["weights"], whole["weights"], rtol=1e-4, atol=1e-6)
+        assert mine["evaluation"] == pytest.approx(whole["evaluation"], rel=1e-5)
+        for name, values in whole["history"].items():
+            assert mine["history"][name] == pytest.approx(values, rel=1e-5)
+
+
 def test_their_meters_say_the_same_of_gradients_and_take_the_other_to_be_like_themselves(found):
     first, second = [result["metered"] for result in found]
     assert first["gradients"] == second["gradients"] and len(first["gradients"][0]) == 3

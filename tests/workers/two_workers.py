@@ -197,6 +197,19 @@ def short(strategy):
     return found
 
 
+def in_chunks(strategy, rows=3):
+    """Return weights, history and evaluation of a language model whose head is computed by so many rows."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = bt.Model.of(bt.gpt(vocabulary=32, length=5, width=8, layers=1, heads=2), micro_batches=2)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        model.compile(sgd(), loss, weighted_metrics=["accuracy"])
+        bt.chunk_head(model, rows=rows)
+    data = batched(*[np.random.default_rng(seed).integers(0, 32, (COUNT, 5)) for seed in range(2)])
+    history = model.fit(data, epochs=2, verbose=0, shuffle=False).history
+    return {"weights": weights(model), "history": history, "evaluation": model.evaluate(data, verbose=0)}
+
+
 def files(strategy):
     """Repeatedly save to the same paths from both workers; return which files were complete each time."""
     whole = []
@@ -273,6 +286,7 @@ JOBS = (
     in_slices,
     scattered,
     short,
+    in_chunks,
     files,
     metered,
     stock,

@@ -25,7 +25,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     times as much. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and `evaluate`
     run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows. Only
     [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
-    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 512 without a
+    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 384 without a
     GPU, else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
 
     The head is the last layer with weights, such as a Dense, ReversibleEmbedding or MaskedLMHead, and all that
@@ -43,7 +43,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     """
     of_kind("model", model, keras.Model, "a Keras model")
     if rows is None:
-        rows = 2048 if tf.config.list_physical_devices("GPU") else 512
+        rows = 2048 if tf.config.list_physical_devices("GPU") else 384
     if rows is not False:
         rows = integer("rows", rows, 1)
         Head(model, ChunkedHead).refuse_rows_together()
@@ -104,10 +104,10 @@ class ChunkedHead(KnowsItsSteps):
             scale = self.optimizer.scale_loss(scale)  # float16 gradients of a mean over many positions would underflow
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
         metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
-        rows = y_pred.by_rows(unwatched(loss), y, sample_weight, metrics, scale, training)
-        kind = loss, compiled, repr((y.shape[1:], y.dtype, sample_weight is None, rows.mask is None))
+        rows = RowByRow(y_pred, unwatched(loss), y, sample_weight, metrics, scale, training)
+        kind = loss, compiled, repr((y.shape[1:], y.dtype, sample_weight is None, mask_of(y_pred) is None))
         if not all(one is other or one == other for one, other in zip(kind, self._known[:3], strict=True)):
-            object.__setattr__(self, "_known", (*kind, metrics_by_rows(self, rows, y_pred)))  # Keras would track it
+            object.__setattr__(self, "_known", (*kind, metrics_by_rows(self, rows)))  # Keras would track it
         rows.metrics = self._known[3]
         if watcher := watcher_of(loss):
             specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]
@@ -139,26 +139,10 @@ class Deferred:
         logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
         self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
         self._keras_mask = None if mask_of(logits) is None else mask
-        self._weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # from before the update
+        self.weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # from before the update
 
     def __tf_tensor__(self, dtype=None, name=None):
         warnings.warn("y_pred is read in a step, so logits are computed as a whole: chunks save nothing", stacklevel=2)
-        logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training, self._weights)
+        logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training, self.weights)
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
-
-    def by_rows(self, loss, y, sample_weight=None, metrics=(), scale=1.0, takes_gradients=True):
-        """Return the `RowByRow` that computes a loss, and metrics, from these logits."""
-        return RowByRow(
-            head=self.head,
-            hidden=self.hidden,
-            mask=mask_of(self),
-            y=y,
-            sample_weight=sample_weight,
-            loss=loss,
-            metrics=metrics,
-            rows=self.rows,
-            scale=scale,
-            training=self.training,
-            takes_gradients=takes_gradients,
-        )

@@ -41,8 +41,9 @@ class Head:
                 f"{self.name} cannot be computed in chunks of rows: a head takes hidden states alone, and it takes"
                 f" {len(tensors)} tensors of {', '.join(tensor.dtype for tensor in tensors) or 'the batch'}"
             )
-        self._until, self._after = part_until(functional, tensors), PartAfter(tensors, output)
-        self._layers = [one for one in self._after.operations if isinstance(one, keras.layers.Layer)]
+        self._until = keras.Model(functional._inputs_struct, tensors, name=functional.name).call  # private: Keras
+        self._function = Function(tensors, output)
+        self._layers = [one for one in self._function.operations if isinstance(one, keras.layers.Layer)]
         self.row = (*[1] * (len(tensors[0].shape) - 2), tensors[0].shape[-1])  # the shape of a row of hidden states
         self.dtype = tf.as_dtype(tensors[0].dtype)
         self._refuse_kinds_of_weights()
@@ -62,6 +63,9 @@ class Head:
         values = [variable.value for variable in self.variables] if values is None else values
         with ValuesFor(self.variables, values):
             return self._after(self._rows(rows), training)
+
+    def _after(self, values, training):
+        return self._function._run_through_graph(values, partial(operation_fn, training=training))  # private: Keras
 
     def _rows(self, rows):
         return [rows, tf.zeros(tf.shape(rows)[:2], "int32")] if self._takes_places else [rows]
@@ -102,22 +106,6 @@ def made_by(tensor):  # private: Keras
     """Return the layer or operation that produced a symbolic tensor, and its symbolic inputs."""
     operation, index, _ = tensor._keras_history
     return operation, operation._inbound_nodes[index].input_tensors
-
-
-def part_until(functional, tensors):  # private: Keras
-    """Return ``call(inputs, training=, mask=)``, which computes symbolic tensors of a functional model."""
-    return keras.Model(functional._inputs_struct, tensors, name=functional.name).call
-
-
-class PartAfter:  # private: Keras
-    """The part of a functional model from some symbolic tensors within it to its output."""
-
-    def __init__(self, tensors, output):
-        self._function = Function(tensors, output)
-        self.operations = self._function.operations
-
-    def __call__(self, values, training):
-        return self._function._run_through_graph(values, partial(operation_fn, training=training))
 
 
 class ValuesFor(keras.StatelessScope):

@@ -1,7 +1,9 @@
 """Loss, gradients and metrics of logits that exist for some rows at a time, and checks that this is correct."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -17,26 +19,23 @@ from bigtrain_nb.common.words import first_sentence
 class RowByRow:
     """One pass over the logits of a batch, for its loss, gradients and metrics.
 
-    ``head`` computes them from ``hidden``, [batch, positions, width], with a ``mask`` [batch, positions], or None.
-    ``metrics``: triples of a metric, whether it is weighted, and whether an example counts 1 (a position 1/positions).
+    ``logits``: a `Deferred`. ``metrics``: triples of a metric, whether it is weighted, and whether an example counts 1
+    (a position 1/positions). ``scale``: the factor by which the gradients are multiplied.
     """
 
-    head: Any
-    hidden: Any
-    mask: Any
-    y: Any
-    sample_weight: Any
+    logits: Any
     loss: Any
-    metrics: list
-    rows: int
-    scale: Any
-    training: bool
-    takes_gradients: bool
+    y: Any
+    sample_weight: Any = None
+    metrics: Sequence = ()
+    scale: Any = 1.0
+    takes_gradients: bool = True
 
     def __post_init__(self):
-        self._leading = tf.shape(self.hidden)[:-1]
-        self._count = self.hidden.shape[:-1].num_elements() or tf.reduce_prod(self._leading)
-        chunks = -(-self._count // self.rows)
+        self._head, hidden = self.logits.head, self.logits.hidden
+        self._leading = tf.shape(hidden)[:-1]
+        self._count = hidden.shape[:-1].num_elements() or tf.reduce_prod(self._leading)
+        chunks = -(-self._count // self.logits.rows)
         self._chunks = max(1, chunks) if isinstance(chunks, int) else tf.maximum(1, chunks)
         self._size = -(-self._count // self._chunks)  # equal sizes: fewer padding rows than chunks
 
@@ -44,27 +43,27 @@ class RowByRow:
         """Return the loss, and the values of the metrics' variables after the batch."""
 
         @tf.custom_gradient
-        def by_chunks(hidden, *weights):
-            values, of_hidden, of_weights, states = self._loop(hidden, weights)
+        def by_chunks(*sources):
+            values, gradients, states = self._loop(*sources)
 
             def backward(upstream, *_):
                 factor = upstream / tf.cast(self.scale, upstream.dtype)
-                found = [of_hidden, *of_weights]
-                return [None if one is None else tf.cast(factor, one.dtype) * one for one in found]
+                return [None if one is None else tf.cast(factor, one.dtype) * one for one in gradients]
 
             return (self._reduced(values), *states), backward
 
-        loss, *states = by_chunks(self.hidden, *[tf.convert_to_tensor(one.value) for one in self.head.variables])
+        loss, *states = by_chunks(self.logits.hidden, *self.logits.weights)
         return loss, states
 
-    def _loop(self, hidden, weights):
+    def _loop(self, hidden, *weights):
         """Return the loss of each row, the gradients of hidden states and weights, and the states of the metrics."""
-        one = self.head.row[:-1]
-        flat = self._padded(hidden, self.head.row)
+        one = self._head.row[:-1]
+        flat = self._padded(hidden, self._head.row)
         y = self._padded(self.y, [*one, *self.y.shape[hidden.shape.rank - 1 :]])
-        mask = None if self.mask is None else self._padded(self.mask, one)
+        mask = mask_of(self.logits)
+        mask = None if mask is None else self._padded(mask, one)
         counts = [self._padded(self._places(*kind), one) for _, *kind in self.metrics]
-        trained = [number for number, one in enumerate(self.head.variables) if one.trainable and self.takes_gradients]
+        trained = [one.trainable and self.takes_gradients for one in self._head.variables]
         upstream = self._upstream()
 
         def chunk(number, losses, gradients, sums, states):
@@ -73,36 +72,38 @@ class RowByRow:
 
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 rows = with_mask(of(flat), None if mask is None else of(mask))
-                sources = [rows, *(weights[number] for number in trained)]
+                sources = [rows, *compress(weights, trained)]
                 tape.watch(sources)
-                logits = self.head(rows, self.training, weights)
-                values = self.loss.call(tf.cast(of(y), self.loss.dtype), tf.cast(logits, self.loss.dtype))
+                logits = self._head(rows, self.logits.training, weights)
+                with tape.stop_recording():
+                    states, after = iter(states), []
+                    for (metric, *_), counted in zip(self.metrics, counts, strict=True):
+                        before = [next(states) for _ in metric.variables]
+                        after += metric.stateless_update_state(before, of(y), logits, of(counted))
+                with tf.control_dependencies(after):  # last, so that gradients are written over logits
+                    values = self.loss.call(tf.cast(of(y), self.loss.dtype), tf.cast(logits, self.loss.dtype))
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
                 of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
                 gradients = gradients.write(number, of_rows)
                 sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, of_weights, strict=True)]
-            logits, states, after = with_mask(tf.stop_gradient(logits), mask_of(logits)), iter(states), []
-            for (metric, *_), counted in zip(self.metrics, counts, strict=True):
-                before = [next(states) for _ in metric.variables]
-                after += metric.stateless_update_state(before, of(y), logits, of(counted))
             return number + 1, losses.write(number, values), gradients, sums, after
 
         arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
-        sums = [tf.zeros_like(weights[number], at_least_32_bits(weights[number].dtype)) for number in trained]
-        start = (0, *arrays, sums, states)
+        zero = tf.compat.v1.placeholder_with_default(0.0, [])  # Grappler would keep zeros of a known size for good
+        sums = [tf.fill(one.shape, tf.cast(zero, at_least_32_bits(one.dtype))) for one in compress(weights, trained)]
         _, losses, gradients, sums, states = tf.while_loop(
-            lambda number, *_: number < self._chunks, chunk, start, parallel_iterations=1
+            lambda number, *_: number < self._chunks, chunk, (0, *arrays, sums, states), parallel_iterations=1
         )
-        of_weights = [None] * len(weights)
-        for number, total in zip(trained, sums, strict=True):
-            of_weights[number] = tf.cast(total, weights[number].dtype)
-        losses, of_hidden = tf.reshape(losses.stack(), [-1]), None
+        losses, of_hidden, sums = tf.reshape(losses.stack(), [-1]), None, iter(sums)
         if self.takes_gradients:
             of_hidden = tf.reshape(gradients.stack(), [-1, hidden.shape[-1]])[: self._count]
             of_hidden = tf.reshape(of_hidden, tf.shape(hidden))
-        return losses, of_hidden, of_weights, states
+        of_weights = [
+            tf.cast(next(sums), one.dtype) if asked else None for one, asked in zip(weights, trained, strict=True)
+        ]
+        return losses, [of_hidden, *of_weights], states
 
     def _padded(self, values, row):
         values = tf.reshape(values, [-1, *row])
@@ -125,7 +126,7 @@ class RowByRow:
         of_places = with_mask(tf.reshape(values[: self._count], self._leading), self.left())
         reduction = unwatched(self.loss)
         reduction.call = lambda *_: of_places
-        nothing = with_mask(tf.zeros([]), self.mask)
+        nothing = with_mask(tf.zeros([]), mask_of(self.logits))
         return reduction(nothing, nothing, self.sample_weight)
 
     def _upstream(self):
@@ -141,19 +142,19 @@ class RowByRow:
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph would convert the thread, and warn
-def metrics_by_rows(model, given, logits):
+def metrics_by_rows(model, given):
     """Return the metrics of a `RowByRow` that has pairs of a metric and whether it is weighted, with how they count.
 
     Raises ValueError for a loss or metric that is not a sum over rows: both are computed on random data for six
-    positions, shaped like ``logits``, in full and in chunks of two rows, outside of graphs and strategies.
+    positions, in full and in chunks of two rows, outside of graphs and strategies.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_examined, model.name, given, logits).result()
+        return thread.submit(_examined, model.name, given).result()
 
 
-def _examined(model, given, logits):
-    drawn = _drawn(given, logits)
-    whole, weight = with_mask(drawn.hidden, drawn.mask), drawn.sample_weight
+def _examined(model, given):
+    drawn = _drawn(given)
+    whole, weight = with_mask(drawn.logits.hidden, mask_of(drawn.logits)), drawn.sample_weight
     why = _difference(lambda: [given.loss(drawn.y, whole, weight)], lambda: drawn.run()[:1])
     if why:
         raise ValueError(
@@ -197,47 +198,39 @@ def _difference(whole, by_rows):
 
 
 class _Drawn:
-    """Replaces a head where the logits exist already."""
+    """Replaces `Deferred`, in chunks of two rows, and its head where the logits exist already."""
 
-    variables = ()
+    rows, training, variables, weights = 2, False, (), ()
 
-    def __init__(self, vocabulary, rank):
-        self.row = (*[1] * (rank - 2), vocabulary)
+    def __init__(self, logits, mask):
+        self.head, self.hidden, self._keras_mask = self, logits, mask
+        self.row = (*[1] * (logits.shape.rank - 2), logits.shape[-1])
 
     def __call__(self, rows, training, values):
         return rows
 
 
-def _drawn(given, logits):
-    """Return a `RowByRow` of random data like ``given``, in chunks of two rows and without metrics.
+def _drawn(given):
+    """Return a `RowByRow` of random data like ``given``, without metrics.
 
     Half of the targets are the argmax of the logits, so that accuracy is not 0.
     """
-    random, rank, vocabulary = np.random.default_rng(1), logits.shape.rank, logits.shape[-1]
+    shape, dtype = given.logits.shape, given.logits.dtype
+    random, rank, vocabulary = np.random.default_rng(1), shape.rank, shape[-1]
     places = [6] if rank == 2 else [2, 3, *[1] * (rank - 3)]
-    hidden = random.uniform(0.1, 0.9, [*places, vocabulary])
-    labels = np.where(np.arange(6).reshape(places) % 2, hidden.argmax(-1), random.integers(0, vocabulary, places))
+    logits = random.uniform(0.1, 0.9, [*places, vocabulary])
+    labels = np.where(np.arange(6).reshape(places) % 2, logits.argmax(-1), random.integers(0, vocabulary, places))
     ignored = getattr(given.loss, "ignore_class", None)
     if ignored is not None:
         labels.flat[0] = ignored
     of_place = given.y.shape[rank - 1 :]
     is_one_hot = of_place == [vocabulary] and vocabulary > 1
     y = labels[..., None] == np.arange(vocabulary) if is_one_hot else labels.reshape([*places, *of_place])
-    mask = None if given.mask is None else tf.constant(np.arange(6).reshape(places) != 2)
+    mask = None if mask_of(given.logits) is None else tf.constant(np.arange(6).reshape(places) != 2)
     weight = None if given.sample_weight is None else tf.constant(random.uniform(0.5, 2.0, places), tf.float32)
-    return RowByRow(
-        head=_Drawn(vocabulary, rank),
-        hidden=tf.constant(hidden, logits.dtype),
-        mask=mask,
-        y=tf.cast(tf.constant(y), given.y.dtype),
-        sample_weight=weight,
-        loss=given.loss,
-        metrics=[],
-        rows=2,
-        scale=tf.ones([]),
-        training=False,
-        takes_gradients=False,
-    )
+    drawn = _Drawn(tf.constant(logits, dtype), mask)
+    y = tf.cast(tf.constant(y), given.y.dtype)
+    return RowByRow(drawn, given.loss, y, weight, takes_gradients=False)
 
 
 def watcher_of(loss):

@@ -103,7 +103,8 @@ class Graph:
             fixed = [tensor for tensor in inputs if tensor.op not in changing]
             if op.kind == "AddN" and len(inputs) > 2:
                 largest_sum = max(largest_sum, number_of_bytes(inputs[0]))
-            if op.kind == "Placeholder" or op.node.op_def.is_stateful or len(fixed) < len(inputs):
+            is_given = op.kind in ("Placeholder", "PlaceholderWithDefault")
+            if is_given or op.node.op_def.is_stateful or len(fixed) < len(inputs):
                 changing.add(op.node)
                 for tensor in fixed:
                     if tensor.op.type != "Const":

@@ -6,6 +6,7 @@ from numbers import Number
 
 from bigtrain_nb.advanced.parallel.chunked_head import Deferred
 from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
+from bigtrain_nb.advanced.parallel.row_by_row import RowByRow
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard, weights_to_train
 from bigtrain_nb.advanced.plan.graph import Graph
@@ -266,7 +267,7 @@ def _of_output(loss, target, output):
     if not isinstance(loss, keras.losses.Loss):  # a function
         function, loss = loss, keras.losses.Loss()
         loss.call = function
-    return output.by_rows(loss, target).run()[0]
+    return RowByRow(output, loss, target).run()[0]
 
 
 def _as_outputs(target, output):

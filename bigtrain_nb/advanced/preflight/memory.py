@@ -1,5 +1,8 @@
 """Peak device memory while steps of `fit` run."""
 
+from bigtrain_nb.advanced.parallel.chunked_head import ChunkedHead
+from bigtrain_nb.advanced.parallel.model_head import Head
+from bigtrain_nb.advanced.plan.plans import plan_step
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
 from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, start_peak_anew
@@ -9,6 +12,8 @@ from bigtrain_nb.common.words import amount
 NEAR = 0.85
 """Share of the memory: a longer batch, validation or another program may need the rest."""
 STEPS = 3
+LOGITS = 0.25
+"""Of the planned peak, one tensor of logits: a step keeps up to three of that size."""
 
 
 @needs("step", "loss")
@@ -26,13 +31,31 @@ def memory(training):
     words = f"{amount(peak, 'bytes')} at most, of the {amount(has, 'bytes')} of {'the GPU' if gpu else 'this machine'},"
     words += f" while {STEPS} steps ran" if gpu or counts_anew else " since this process began"
     words += "." if gpu else ", with all that this process holds."
+    advice = _without_logits(training)
+    notebook = "07" if advice else "05"
     if peak > NEAR * has:
-        return warning(
-            f"{words} That is {peak / has:.0%} of it.",
-            "bt.plan_step(model, batch, micro_batches=4) tells beforehand what a setting would leave.",
-            "05",
-        )
-    return ok(words, "05")
+        plan = "bt.plan_step(model, batch, micro_batches=4) tells beforehand what a setting would leave."
+        return warning(f"{words} That is {peak / has:.0%} of it.", advice or plan, notebook)
+    return {**ok(words, notebook), "advice": advice}
+
+
+def _without_logits(training):
+    """Return what to do about logits, [batch, places, vocabulary], over a quarter of the planned peak; "" if less."""
+    model, y = training.model, training.y
+    (output, *others) = getattr(model, "outputs", None) or [None]
+    is_chunked = getattr(model, "rows_of_logits", False)
+    if is_chunked or others or not hasattr(y, "shape") or output is None or len(output.shape) != 3:
+        return ""
+    try:
+        Head(model, ChunkedHead).refuse_rows_together()
+        with tf.device("CPU:0"):  # a plan makes an optimizer's variables for a moment
+            planned = plan_step(model, training.first, prefetched=0).peak
+    except (TypeError, ValueError):  # it has no chunks, or no plan
+        return ""
+    size = y.shape[0] * y.shape[1] * output.shape[-1] * tf.as_dtype(output.dtype).size
+    part = size / getattr(model, "micro_batches", 1) / planned
+    words = f"Logits of {amount(size, 'bytes')} are {part:.0%} of the planned peak: use bt.chunk_head(model)."
+    return words if part > LOGITS else ""
 
 
 def _take_steps(training):
