@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.progress import Progress
-from bigtrain_nb.measure.intervals import LUCK, expected_scatter, ratio_interval
+from bigtrain_nb.measure.intervals import INSTANCE_SCATTER, expected_scatter, ratio_interval
 from bigtrain_nb.measure.results import TIGHT, Ratio
 from bigtrain_nb.measure.rounds import INTERIM_CHECKS, LEAST_ROUNDS, Rounds
 from bigtrain_nb.measure.source import PARTS
@@ -100,10 +100,10 @@ def measured(build, pieces):
 
 
 def simulated(noise, rounds, pieces, dice):
-    """Return the same for simulated sources with heavy-tailed noise and instances that differ by `LUCK`."""
+    """Return the same for simulated sources with heavy-tailed noise and instances that differ by `INSTANCE_SCATTER`."""
     found = []
     for _ in range(pieces):
-        luck = dice.normal(0, LUCK, 2)
+        luck = dice.normal(0, INSTANCE_SCATTER, 2)
         between = noise * math.sqrt((1 - SEEN) / 2) * dice.standard_t(4, (rounds, 2))
         parts = noise * math.sqrt(SEEN * PARTS / 2) * dice.standard_t(4, (PARTS, rounds, 2))
         seen = parts.std(axis=0, ddof=1) / math.sqrt(PARTS)
@@ -204,7 +204,7 @@ def main():
     about = facts()
     beside = " Beside a busy loop." if arguments.busy else ""
     text = (
-        f"{in_words(about)} Instances of simulated sources differ by {100 * LUCK:.0f} %, and the"
+        f"{in_words(about)} Instances of simulated sources differ by {100 * INSTANCE_SCATTER:.0f} %, and the"
         f" parts of a window show {100 * SEEN:.0f} % of its variance.{beside}\n\n{table(head, rows)}"
     )
     found = {kind: [piece.tolist() for piece in pieces] for kind, pieces in all_pieces.items()}

@@ -9,7 +9,7 @@ LONGEST_REST = 1.0
 """Seconds."""
 
 
-def let_rest(tick):
+def wait_until_idle(tick):
     """Wait, for at most a second, until this process and its children are idle; call ``tick()`` meanwhile."""
     until, used = time.perf_counter() + LONGEST_REST, own_cpu_seconds() - time.thread_time()
     while time.perf_counter() < until:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import in_place_of, synchronized_layers
+from bigtrain_nb.common.keras_compat import patched_method, synchronized_layers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits, sum_over_replicas
 
@@ -26,7 +26,7 @@ class ReplicaBatch:
     number of micro-batches. ``examples``: the number of examples, an int if known, otherwise an int32 scalar.
     ``part``: the fraction that its loss contributes to the mean over all pieces.
 
-    ``is_piece``: whether there are other micro-batches or replicas. Only then are these known: ``loss_reduction`` of
+    ``is_partial``: whether there are other micro-batches or replicas. Only then are these known: ``loss_reduction`` of
     all losses; ``places``, the weight of each position in the mean, None if equal; ``weight``, by `weight_of`. If
     several outputs have summed losses, also ``examples_of_all``, the size of the global batch, and ``times``, which is
     that / (replicas * examples), by which the sum of each output is multiplied.
@@ -38,7 +38,7 @@ class ReplicaBatch:
     reduction: Any
     micro_batches: int
     examples: Any
-    is_piece: bool = False
+    is_partial: bool = False
     loss_reduction: str | None = None
     loss_factor: int = 1
     places: Any = None
@@ -62,7 +62,7 @@ def share_of(data, reduction, micro_batches):
     """Return the `ReplicaBatch` for the batch of a replica."""
     if micro_batches == 1 and reduction.replicas == 1:
         return ReplicaBatch(data, reduction.model, reduction, micro_batches, count_examples(data))
-    data = of_one_length(data, micro_batches, reduction.replicas)
+    data = check_equal_lengths(data, micro_batches, reduction.replicas)
     share = ReplicaBatch(data, reduction.model, reduction, micro_batches, count_examples(data))
     kind = loss_reduction(share.model.loss)
     places = places_of(data, share.model.loss, kind)
@@ -72,7 +72,7 @@ def share_of(data, reduction, micro_batches):
         of_all = share.examples if reduction.replicas == 1 else sum_over_replicas(tf.cast(share.examples, tf.float32))
     return replace(
         share,
-        is_piece=True,
+        is_partial=True,
         loss_reduction=kind,
         loss_factor=reduction.replicas if kind == "sum" else 1,
         places=places,
@@ -110,7 +110,7 @@ def count_examples(data):
             return value.shape[0] or tf.cast(tf.shape(value)[0], tf.int32)
 
 
-def of_one_length(data, micro_batches, replicas):
+def check_equal_lengths(data, micro_batches, replicas):
     """Return the batch after checking that all its tensors have a row for each example or are scalars.
 
     Otherwise raise ValueError with the tensors' names, or, where lengths are only known in the step,
@@ -193,7 +193,7 @@ def refuse_undividable(spec, replicas, is_prediction):
 def checked_datasets(strategy, order, is_prediction):
     """Check datasets within this context before Keras passes them from `fit` to the strategy.
 
-    ``order`` is the `OneOrder` of several workers, or None.
+    ``order`` is the `SharedDataOrder` of several workers, or None.
     """
     if _DISTRIBUTE in vars(strategy):  # an evaluation within `fit`
         yield
@@ -206,7 +206,7 @@ def checked_datasets(strategy, order, is_prediction):
 
     if order is not None:
         order.start()
-    with in_place_of(strategy, _DISTRIBUTE, checked):
+    with patched_method(strategy, _DISTRIBUTE, checked):
         yield
 
 
@@ -322,18 +322,18 @@ def sum_over_micro_batches(step_of, share, in_step=False):
     ``in_step``: replicas assign to a variable collectively, so all must run the same micro-batches.
     """
     model, reduction, examples = share.model, share.reduction, share.examples
-    talks = reduction.communicates_in_forward or in_step
-    if share.micro_batches == 1 and (reduction.replicas == 1 or talks or synchronized_layers(model)):
+    communicates = reduction.communicates_in_forward or in_step
+    if share.micro_batches == 1 and (reduction.replicas == 1 or communicates or synchronized_layers(model)):
         return step_of(share)
 
     def one_micro_batch(start, length):
         return step_of(share.micro_batch(start, length))
 
     size = -(-examples // share.micro_batches)  # rounded up
-    if talks:
-        return sum_written_out(one_micro_batch, equal_parts(examples, share.micro_batches))
+    if communicates:
+        return sum_unrolled(one_micro_batch, equal_parts(examples, share.micro_batches))
     if tf.executing_eagerly():
-        return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
+        return sum_unrolled(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
     of_one_size = model.jit_compile and share.micro_batches > 1
     return sum_in_a_loop(one_micro_batch, model.trainable_variables, examples, size, of_one_size)
 
@@ -383,7 +383,7 @@ def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
     return _add(sums, one_micro_batch(end, examples - end)) if end < examples else sums
 
 
-def sum_written_out(one_micro_batch, parts):
+def sum_unrolled(one_micro_batch, parts):
     """Return the sums of ``one_micro_batch`` over ``parts``, unrolled instead of in a loop.
 
     Under MirroredStrategy replicas cannot communicate within a loop. Each part waits for the previous one.
@@ -391,8 +391,8 @@ def sum_written_out(one_micro_batch, parts):
     sums = None
     for start, length in parts:
         # Wait for one node: edges from each sum to each node of a part would make the graph huge
-        sums_are_there = [] if sums is None else [tf.group(*tf.nest.flatten(sums))]
-        with tf.control_dependencies(sums_are_there):
+        after_sums = [] if sums is None else [tf.group(*tf.nest.flatten(sums))]
+        with tf.control_dependencies(after_sums):
             result = one_micro_batch(start, length)
             sums = _widened(result) if sums is None else _add(sums, result)
     return sums

@@ -17,10 +17,10 @@ def write_bytes(path, content):
     path = Path(as_path("path", path))
     if path.is_dir():
         raise IsADirectoryError(f"path={str(path)!r} is a folder: give the path of a file")
-    write_beside(path, lambda beside: beside.write_bytes(content))
+    replace_atomically(path, lambda beside: beside.write_bytes(content))
 
 
-def write_beside(path, write):
+def replace_atomically(path, write):
     """Let ``write(beside)`` write a temporary file in the same folder, with the same suffix; then rename it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

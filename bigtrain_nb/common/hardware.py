@@ -104,7 +104,7 @@ def memory_limit():
     return min([psutil.virtual_memory().total, *map(_memory_of, _control_groups("memory"))])
 
 
-def start_peak_anew():
+def reset_peak():
     """Reset the kernel's peak memory counter of this process; return whether that worked (Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

@@ -74,7 +74,7 @@ def made_class(bases, own, ours=None):
             "_class_of_ours": ours,
         },
     )
-    known_as(made, own)
+    register_class_as(made, own)
     return made
 
 
@@ -91,11 +91,11 @@ def reduce_with_changes(thing):
     changes, parts = [], _parts(thing)
     for index, part in enumerate(parts):
         state = part.state_in_place() if hasattr(part, "state_in_place") else {}
-        kept = [name for ours in what_it_became(part) for name in getattr(ours, "kept_in_copies", ())]
+        kept = [name for ours in added_classes(part) for name in getattr(ours, "kept_in_copies", ())]
         state = {**state, **{name: getattr(part, name) for name in kept}}
         state = {name: _Places.of(value, parts) for name, value in state.items()}
-        if state or what_it_became(part):
-            changes.append((index, what_it_became(part), state))
+        if state or added_classes(part):
+            changes.append((index, added_classes(part), state))
     return _with_changes, (own_class(thing), bytes_of_file(thing), changes)
 
 
@@ -125,7 +125,7 @@ def _parts(thing):
     return layers_within(thing) if isinstance(thing, keras.layers.Layer) else [thing]
 
 
-def what_it_became(thing):
+def added_classes(thing):
     """Return the classes of ours that an object was given, in that order."""
     found = []
     kind = type(thing)
@@ -136,7 +136,7 @@ def what_it_became(thing):
     return found
 
 
-def known_as(made, own):  # private: Keras
+def register_class_as(made, own):  # private: Keras
     """Register a class made at run time under the name of ``own`` in files; Keras looks up the exact class."""
     object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
     if name := api_export.get_name_from_symbol(own):

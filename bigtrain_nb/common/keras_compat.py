@@ -42,7 +42,7 @@ def overriding(model, name="train_step", behind=None):
 
 
 @contextmanager
-def in_place_of(thing, name, function):
+def patched_method(thing, name, function):
     """Replace ``thing.name``, a method that Keras calls, within this context; then restore the class's method."""
     vars(thing)[name] = function
     try:
@@ -56,7 +56,7 @@ def already_reduced(optimizer):
     """Keep a Keras optimizer from reducing gradients again; there is no public API for that."""
     with ExitStack() as stack:
         for one in parts_of(optimizer):
-            stack.enter_context(in_place_of(one, "_all_reduce_sum_gradients", list))  # the pairs as they are
+            stack.enter_context(patched_method(one, "_all_reduce_sum_gradients", list))  # the pairs as they are
         yield
 
 
@@ -82,7 +82,7 @@ def count_by_examples(model, examples, times=None):
     """
     with ExitStack() as stack:
         for tracker in model._compile_loss.metrics if model._compile_loss else []:
-            stack.enter_context(in_place_of(tracker, "update_state", _counting(tracker, examples, times)))
+            stack.enter_context(patched_method(tracker, "update_state", _counting(tracker, examples, times)))
         yield
 
 
@@ -176,7 +176,7 @@ class WatchedLoss:
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
-    def told(self, y_true, y_pred, mask):
+    def record(self, y_true, y_pred, mask):
         """Record the arguments and the mask of a loss that is computed elsewhere."""
         self.arguments, self.mask = (y_true, y_pred), mask
 
@@ -265,7 +265,7 @@ def losses_watched(model):
             if watched[-1].reduces:
                 stack.callback(compiled._flat_losses.__setitem__, index, entry._replace(loss=loss))
                 compiled._flat_losses[index] = entry._replace(loss=watched[-1])
-            stack.enter_context(in_place_of(loss, "call", watched[-1].watched))
+            stack.enter_context(patched_method(loss, "call", watched[-1].watched))
         yield watched
 
 
@@ -352,7 +352,7 @@ def _batch_normalizations(model):
     return [layer for layer in layers_within(model) if isinstance(layer, keras.layers.BatchNormalization)]
 
 
-def build_as_fit_does(model, batch, with_optimizer=True):
+def build_like_fit(model, batch, with_optimizer=True):
     """Create all variables of a compiled model, its optimizer and its metrics, from the shapes of a batch.
 
     Calling the model would do so too, but would advance the seeds of random layers.

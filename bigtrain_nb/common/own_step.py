@@ -6,34 +6,34 @@ Only its own loss and metrics read the outputs there; elsewhere any code may.
 import threading
 from contextlib import contextmanager
 
-_here = threading.local()  # replicas of one process are threads
+_thread_state = threading.local()  # replicas of one process are threads
 
 
 @contextmanager
 def in_own_step(model):
     """Make `is_in_own_step` true for this model."""
-    before, _here.model = getattr(_here, "model", None), model
+    before, _thread_state.model = getattr(_thread_state, "model", None), model
     try:
         yield
     finally:
-        _here.model = before
+        _thread_state.model = before
 
 
 @contextmanager
-def whole_outputs():
+def full_outputs():
     """Make `is_in_own_step` false for all models, for code that inspects their full outputs."""
-    before, _here.looks = getattr(_here, "looks", False), True
+    before, _thread_state.inspects_outputs = getattr(_thread_state, "inspects_outputs", False), True
     try:
         yield
     finally:
-        _here.looks = before
+        _thread_state.inspects_outputs = before
 
 
 def is_in_own_step(model):
-    return getattr(_here, "model", None) is model and not getattr(_here, "looks", False)
+    return getattr(_thread_state, "model", None) is model and not getattr(_thread_state, "inspects_outputs", False)
 
 
-class KnowsItsSteps:
+class StepAwareModel:
     """The class that is added to the model. Custom steps run inside these."""
 
     stands_for_keras = True  # see `keras_compat.overriding`

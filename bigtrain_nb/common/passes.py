@@ -37,7 +37,7 @@ def tensors_of(batch):
     return [part for part in parts if part is not None and part.dtype != tf.variant]
 
 
-def noting_first(dataset, count, note):
+def recording_first(dataset, count, note):
     """Return the dataset, calling ``note(number, *arrays)`` with the arrays of each of the first ``count`` batches."""
 
     def called(number, *parts):

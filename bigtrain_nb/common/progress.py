@@ -15,22 +15,22 @@ now = time.perf_counter
 
 
 class Progress:
-    """Reports the progress of a measurement to ``told(fraction, words)``, or shows a bar if that is None.
+    """Reports the progress of a measurement to ``callback(fraction, words)``, or shows a bar if that is None.
 
-    An exception from ``told`` ends the measurement. Use it as a context manager: ``with progress:``.
+    An exception from ``callback`` ends the measurement. Use it as a context manager: ``with progress:``.
     """
 
-    def __init__(self, told):
-        if told is not None:
+    def __init__(self, callback):
+        if callback is not None:
             form = "a function of the fraction that is done and of what happens, in words"
-            function("progress", told, form, arguments=[0.5, "warming up"])
-        self.told = told
+            function("progress", callback, form, arguments=[0.5, "warming up"])
+        self.callback = callback
         self._bar = None
         self._news = (0.0, "")
         self._last = -OFTEN
 
     def __enter__(self):
-        if self.told is None and threading.current_thread() is threading.main_thread():
+        if self.callback is None and threading.current_thread() is threading.main_thread():
             disable = False if "ipykernel" in sys.modules else None  # None: no bar in output to a file
             form = {"bar_format": "{percentage:3.0f} %{bar} {desc}", "mininterval": 0, "miniters": 0}
             self._bar = tqdm(total=1, delay=1, leave=False, file=sys.stdout, disable=disable, **form)
@@ -47,8 +47,8 @@ class Progress:
         self.tick()
 
     def tick(self):
-        """Repeat the current report if the last one is old enough, so that ``told`` can raise between two batches."""
-        tell = self.told or (self._show if self._bar is not None else None)
+        """Repeat the current report if the last one is old enough, so that ``callback`` can raise between batches."""
+        tell = self.callback or (self._show if self._bar is not None else None)
         if tell and now() - self._last >= OFTEN:
             self._last = now()
             tell(*self._news)

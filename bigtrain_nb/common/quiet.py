@@ -127,7 +127,7 @@ for _gpu in tf.config.list_physical_devices("GPU"):
 
 
 @cache
-def hear_of_16_bits():
+def discard_onednn_message():
     """Trigger and discard TensorFlow's single message on the 16-bit types that oneDNN cannot use on this CPU.
 
     TensorFlow must have been started: this runs operations.
@@ -137,4 +137,4 @@ def hear_of_16_bits():
             tf.zeros([], kind)
 
 
-__all__ = ["hear_of_16_bits", "keras", "tf"]
+__all__ = ["discard_onednn_message", "keras", "tf"]

@@ -146,19 +146,19 @@ def is_shard(variable):
     return hasattr(variable, "whole")
 
 
-def whole_of(variable):
+def full_variable(variable):
     """Return a variable; for a shard, its ``whole``, which shows the shards of all replicas as one variable."""
     return getattr(variable, "whole", variable)
 
 
-def whole_weights(layer):
+def full_weights(layer):
     """Return the unsharded weights of a layer as NumPy arrays."""
-    return [whole_of(variable).numpy() for variable in layer.weights]
+    return [full_variable(variable).numpy() for variable in layer.weights]
 
 
-def give_whole_weights(layer, weights):
+def set_full_weights(layer, weights):
     """Set the ``layer.weights`` to full values; each replica takes its shard of the sharded ones."""
-    wholes = [whole_of(variable) for variable in layer.weights]
+    wholes = [full_variable(variable) for variable in layer.weights]
     shapes = [tuple(whole.shape) for whole in wholes]
     if [tuple(value.shape) for value in weights] != shapes:
         raise ValueError(f"set_weights of {layer.name} takes arrays of these shapes: {shapes}")

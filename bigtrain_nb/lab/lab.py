@@ -307,7 +307,7 @@ class Lab:
     def _measure(self, job):
         """Measure; store and return the new runs."""
         with self._on_the_machine(job):
-            measured = self._in_turns(job)
+            measured = self._measure_runs(job)
             before = {run.name: run for run in self.runs}
             new = [run for run in measured if run.name not in before]
             for run in new:
@@ -317,7 +317,7 @@ class Lab:
             for run in new:
                 first = run.comparison.names[0] if run.comparison else run.name
                 run.against = None if first == run.name else known[first]
-            self._let_go_of(self.runs[-1].comparison if self.runs else None)
+            self._release_sources(self.runs[-1].comparison if self.runs else None)
             self.runs = [*self.runs, *(reversed(new) if self._is_race else new)]
             self._end(runs.answer(new[0].comparison) if self._is_race else repr(new[-1]))
         return new
@@ -341,7 +341,7 @@ class Lab:
             self._end(repr(again[-1]))
         return again
 
-    def _let_go_of(self, comparison):
+    def _release_sources(self, comparison):
         """Keep the result of a comparison, but release the sources for extending it."""
         if comparison is None or comparison.extend_with is None:
             return
@@ -355,7 +355,7 @@ class Lab:
         """Hold the machine's lock while the job measures; end the job with a message if that fails."""
         try:
             while not _machine.acquire(timeout=0.05):
-                self._tell(job, "Waiting for another run to finish.")
+                self._set_status(job, "Waiting for another run to finish.")
             try:
                 yield
             finally:
@@ -367,7 +367,7 @@ class Lab:
                 self._end(_ends(f"This run failed{notes}. {type(error).__name__}: {error}"))
             raise
 
-    def _in_turns(self, job):
+    def _measure_runs(self, job):
         """Measure the settings of a job, interleaved if there are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
@@ -388,7 +388,7 @@ class Lab:
         new = sum(chosen not in built for chosen in settings)
         overhead = self._overhead * new if new and self._overhead is not None else None if new else 0.0
         self._clock, self._to_build = Clock(overhead, seconds, longest), new
-        self._tell(job, f"Measuring {', '.join(job)}: {self._clock.words}.")
+        self._set_status(job, f"Measuring {', '.join(job)}: {self._clock.words}.")
 
     def _last_look(self, job, **taken):
         """Race all settings, show the standings at each interim check, and return the final `Race`."""
@@ -438,7 +438,7 @@ class Lab:
                 raise Stopped("the run was stopped")
             yield
 
-    def _tell(self, job, status):
+    def _set_status(self, job, status):
         with self._still(job):
             self.say(status)
 
@@ -450,7 +450,7 @@ class Lab:
             if clock.measures and self._to_build:
                 self._overhead = clock.overhead / self._to_build
             if self._view:
-                self._view.tell(clock.elapsed / max(clock.total, clock.elapsed), words, clock.left)
+                self._view.show_progress(clock.elapsed / max(clock.total, clock.elapsed), words, clock.left)
 
     def _end(self, status):
         self._job = self.standings = None

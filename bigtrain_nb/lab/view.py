@@ -66,14 +66,14 @@ class View:
         self.more.disabled = not (idle and lab.can_extend)
         self.export.disabled = not lab.runs
         if idle:
-            self.tell(0.0, "", "")
+            self.show_progress(0.0, "", "")
         self.status.value = said(lab.status)
         state = (len(lab.runs), lab.runs and lab.runs[-1].result, lab.baseline, lab.standings)
         if self.drawn != state:
             self.drawn = state
             self._draw()
 
-    def tell(self, fraction, words, clock):
+    def show_progress(self, fraction, words, clock):
         """Show the progress and time of a measurement, and the rate so far in large type."""
         self.progress.value = fraction
         what, _, rate = words.partition(": ")

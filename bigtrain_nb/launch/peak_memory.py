@@ -13,7 +13,7 @@ import cloudpickle
 import psutil
 
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.hardware import peak_resident, start_peak_anew
+from bigtrain_nb.common.hardware import peak_resident, reset_peak
 from bigtrain_nb.launch.jobs import TIMED_OUT, in_words, run_workers
 
 TIMEOUT_SECONDS = 600
@@ -110,7 +110,7 @@ def measure(packed):
     if on_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
         before_on_gpu = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    start_peak_anew()
+    reset_peak()
     before = psutil.Process().memory_info().rss
     function(**arguments)
     peak = {"host": max(0, peak_resident() - before) / MIB, "device": None}

@@ -33,18 +33,18 @@ GREETING = "bigtrain_nb"  # begins each message: a TensorFlow server that still 
 LONGEST_MESSAGE = 2**20  # bytes
 BACKLOG = 4096  # all other tasks may connect at once
 PAUSE_SECONDS = 0.2
-TALK_SECONDS = 5.0
-TELL_SECONDS = 30.0
-LEAVE_SECONDS = 20.0  # on a busy machine the others may end that late
+MESSAGE_TIMEOUT_SECONDS = 5.0
+REPORT_INTERVAL_SECONDS = 30.0
+EXIT_TIMEOUT_SECONDS = 20.0  # on a busy machine the others may end that late
 ALL_ADDRESSES = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
 
 to_the_chief = []  # this worker's connection, open until the process ends
 
 
-def come_together(found, runs, seconds):
+def connect_all_tasks(found, runs, seconds):
     """Return the `ClusterSpec` of all tasks, once they have met.
 
-    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` the result of `what_runs`, and ``seconds`` the timeout.
+    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` the result of `describe_run`, ``seconds`` the timeout.
     Sets TF_CONFIG. Raises RuntimeError that names this task's port if it cannot be used.
     """
     deadline = Deadline(seconds)
@@ -84,16 +84,16 @@ def _gather_addresses(place, port, deadline):
     chief, or its name.
     """
     with _server_at(place) as server:
-        guests, said = _all_guests(server, place, deadline)
-        reached_at = [_host(guest.getsockname()) for guest in guests.values()]
+        peers, said = _accept_peers(server, place, deadline)
+        reached_at = [_host(peer.getsockname()) for peer in peers.values()]
         here = next((host for host in reached_at if not _is_loopback(host)), host_and_port(place.chief)[0])
         addresses = [_address(here, port)]
-        for rank, guest in sorted(guests.items()):
-            host = _host(guest.getpeername())
+        for rank, peer in sorted(peers.items()):
+            host = _host(peer.getpeername())
             addresses.append(_address(here if _is_loopback(host) else host, said[rank]["port"]))
-        for guest in guests.values():
-            send(guest, go=True, addresses=addresses)
-            guest.close()
+        for peer in peers.values():
+            send(peer, go=True, addresses=addresses)
+            peer.close()
     return addresses
 
 
@@ -147,7 +147,7 @@ def meet(spec, runs, deadline):
         to_the_chief.append(chief)
     else:
         with listening(spec, deadline) as server:
-            atexit.register(_leave_last, gather(server, spec, runs, deadline))
+            atexit.register(_wait_for_peers_to_end, gather(server, spec, runs, deadline))
 
 
 def listening(spec, deadline):
@@ -162,7 +162,7 @@ def listening(spec, deadline):
                 raise RuntimeError(
                     f"the name of this task's own host, {host} ({spec.source}), does not resolve: {error.strerror}"
                 ) from None
-            deadline.tell(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
+            deadline.report_waiting(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
             time.sleep(PAUSE_SECONDS)
     # Some systems map their own name to loopback in /etc/hosts, where other hosts cannot reach it.
     has_other_hosts = len({host_and_port(one)[0] for one in spec.addresses}) > 1
@@ -181,58 +181,58 @@ def gather(server, spec, runs, deadline):
 
     Raises RuntimeError, here and in all connected tasks, if one is missing at the deadline or runs something else.
     """
-    guests, runs_of = _all_guests(server, spec, deadline)
+    peers, runs_of = _accept_peers(server, spec, deadline)
     problems = []
     for rank, other in sorted(runs_of.items()):
         problems += [f"{spec.name(rank)}: {each}" for each in differences(other, runs)]
     if problems:
-        raise refusal(guests.values(), "the tasks do not run the same: " + "; ".join(problems))
-    for guest in guests.values():
-        send(guest, go=True)
-    return guests
+        raise refusal(peers.values(), "the tasks do not run the same: " + "; ".join(problems))
+    for peer in peers.values():
+        send(peer, go=True)
+    return peers
 
 
-def _all_guests(server, spec, deadline):
+def _accept_peers(server, spec, deadline):
     """Return, by rank, a connection to each other task and its ``runs``, once all have come."""
-    guests, runs_of = {}, {}
+    peers, runs_of = {}, {}
     came = queue.Queue()
     server.settimeout(PAUSE_SECONDS)
     while True:
-        missing = [rank for rank in range(1, spec.count) if rank not in guests or _has_hung_up(guests[rank])]
+        missing = [rank for rank in range(1, spec.count) if rank not in peers or _has_disconnected(peers[rank])]
         if not missing:
             server.settimeout(None)
-            return guests, runs_of
+            return peers, runs_of
         names = ", ".join(map(spec.name, missing))
         if deadline.is_over():
             raise refusal(
-                guests.values(),
+                peers.values(),
                 f"{names} did not come within {deadline.seconds:g} s. Was it started, with the same cluster, and can"
                 f" it reach {spec.chief}?",
             )
-        deadline.tell(f"{spec.name(0)} waits for {names}")
+        deadline.report_waiting(f"{spec.name(0)} waits for {names}")
         with suppress(TimeoutError):
-            guest, _ = server.accept()
+            peer, _ = server.accept()
             # in a separate thread, so that a slow one does not block the others
-            threading.Thread(target=_hear_into, args=(came, guest, spec), daemon=True).start()
+            threading.Thread(target=_receive_report_into, args=(came, peer, spec), daemon=True).start()
         while not came.empty():
             if heard_of := came.get():
-                rank, guest, what = heard_of
-                guests[rank], runs_of[rank] = guest, what  # replaces an earlier one, if the task was restarted
+                rank, peer, what = heard_of
+                peers[rank], runs_of[rank] = peer, what  # replaces an earlier one, if the task was restarted
 
 
-def _hear_into(came, guest, spec):
-    came.put(hear(guest, spec))
+def _receive_report_into(came, peer, spec):
+    came.put(receive_report(peer, spec))
 
 
-def hear(guest, spec):
-    """Return a guest's rank, connection and ``runs``; None if it is not a task of this cluster."""
+def receive_report(peer, spec):
+    """Return a peer's rank, connection and ``runs``; None if it is not a task of this cluster."""
     with suppress(OSError, TypeError, LookupError):
-        said = heard(guest, time.monotonic() + TALK_SECONDS)
+        said = receive_message(peer, time.monotonic() + MESSAGE_TIMEOUT_SECONDS)
         rank, runs = said["rank"], said["runs"]
         if said["group"] == spec.group and rank in range(1, spec.count) and isinstance(runs, dict):
-            return rank, guest, runs
-        send(guest, waits_for=spec.group)
-    guest.close()
+            return rank, peer, runs
+        send(peer, waits_for=spec.group)
+    peer.close()
     return None
 
 
@@ -243,7 +243,7 @@ def report(spec, runs, deadline):
     """
     while True:
         try:
-            chief = socket.create_connection(host_and_port(spec.chief), TALK_SECONDS)
+            chief = socket.create_connection(host_and_port(spec.chief), MESSAGE_TIMEOUT_SECONDS)
             send(chief, rank=spec.rank, group=spec.group, runs=runs)
             answer = _answer(chief, deadline)
             if "go" in answer:
@@ -256,7 +256,7 @@ def report(spec, runs, deadline):
                 f"the chief, {spec.chief}, did not answer within {deadline.seconds:g} s ({reason}). Was it started,"
                 " with the same cluster, and is its port open to this host?"
             )
-        deadline.tell(f"{spec.name(spec.rank)} waits for the chief, {spec.chief} ({reason})")
+        deadline.report_waiting(f"{spec.name(spec.rank)} waits for the chief, {spec.chief} ({reason})")
         time.sleep(PAUSE_SECONDS)
 
 
@@ -266,7 +266,7 @@ def send(connection, **message):
         connection.sendall(f"{GREETING} {json.dumps(message)}\n".encode())
 
 
-def heard(connection, until):
+def receive_message(connection, until):
     """Return the next message; None if the peer disconnects, sends something else, or nothing by ``until``."""
     line = bytearray()
     while b"\n" not in line and len(line) < LONGEST_MESSAGE:
@@ -288,49 +288,49 @@ def heard(connection, until):
 
 
 class Deadline:
-    """A timeout for the other tasks, which prints every `TELL_SECONDS` which are missing."""
+    """A timeout for the other tasks, which prints every `REPORT_INTERVAL_SECONDS` which are missing."""
 
     def __init__(self, seconds):
         self.seconds = seconds
-        self.began = self.told = time.monotonic()
+        self.began = self.last_report = time.monotonic()
         self.until = self.began + seconds
 
     def is_over(self):
         return time.monotonic() >= self.until
 
-    def tell(self, text):
+    def report_waiting(self, text):
         now = time.monotonic()
-        if now >= self.told + TELL_SECONDS:
-            self.told = now
+        if now >= self.last_report + REPORT_INTERVAL_SECONDS:
+            self.last_report = now
             print(f"{text}, for {now - self.began:.0f} s", flush=True)
 
 
 def _answer(chief, deadline):
     """Return the chief's message, {} if it disconnects; raise RuntimeError with its reason if it refuses."""
-    said = heard(chief, deadline.until + TALK_SECONDS) or {}  # so that the chief's wait ends first
+    said = receive_message(chief, deadline.until + MESSAGE_TIMEOUT_SECONDS) or {}  # so that the chief's wait ends first
     if "refused" in said:
         raise RuntimeError(said["refused"])
     return said
 
 
-def refusal(guests, problem):
-    """Send a problem to all these guests, and return it as an error."""
-    for guest in guests:
-        send(guest, refused=problem)
+def refusal(peers, problem):
+    """Send a problem to all these peers, and return it as an error."""
+    for peer in peers:
+        send(peer, refused=problem)
     return RuntimeError(problem)
 
 
-def _has_hung_up(guest):
-    readable, _, _ = select.select([guest], [], [], 0)
+def _has_disconnected(peer):
+    readable, _, _ = select.select([peer], [], [], 0)
     return bool(readable)  # a task sends nothing more, so only the end can be read
 
 
-def _leave_last(guests):
+def _wait_for_peers_to_end(peers):
     """Wait until the others have ended, unless an error ends this worker, for which they may be waiting."""
     if hasattr(sys, "last_value"):
         return
-    until = time.monotonic() + LEAVE_SECONDS
-    left = list(guests.values())
+    until = time.monotonic() + EXIT_TIMEOUT_SECONDS
+    left = list(peers.values())
     while left and (seconds := until - time.monotonic()) > 0:
         ended, _, _ = select.select(left, [], [], seconds)
-        left = [guest for guest in left if guest not in ended]
+        left = [peer for peer in left if peer not in ended]

@@ -17,7 +17,7 @@ PACKAGES = ["tensorflow", "keras", "keras_hub", "bigtrain_nb"]
 VARIABLES = ["KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
 
 
-def what_runs(may_differ=()):
+def describe_run(may_differ=()):
     """Return what this process runs, as {name: value}: files, arguments, versions, settings.
 
     Files are the script and the modules in its folder that are loaded by now. ``may_differ`` lists arguments, like

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec, why_alone
-from bigtrain_nb.launch.rendezvous import come_together
-from bigtrain_nb.launch.same_run import what_runs
+from bigtrain_nb.launch.rendezvous import connect_all_tasks
+from bigtrain_nb.launch.same_run import describe_run
 from bigtrain_nb.train.devices import mirrored_over
 
 
@@ -43,7 +43,7 @@ def strategy(
     if found is None:
         return _alone()
     gpus = tf.config.get_visible_devices("GPU")
-    spec = come_together(found, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
+    spec = connect_all_tasks(found, describe_run(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
     options = _options_for(gpus)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     chief = ", the chief" if spec.rank == 0 else ""

@@ -195,14 +195,14 @@ class Worker:
             text = line.decode(errors="replace").rstrip("\r\n")
             if text.startswith("Traceback"):
                 self.raised = time.monotonic()
-            self.supervisor.tell(worker=self.index, text=text)
+            self.supervisor.send_event(worker=self.index, text=text)
 
     def _wait(self, reader):
         code = self.process.wait()
         self.ended = time.monotonic()
         self.signal(signal.SIGKILL)  # its remaining children
         reader.join(LAST_WORDS_SECONDS)
-        self.supervisor.tell(worker=self.index, code=code)
+        self.supervisor.send_event(worker=self.index, code=code)
         self.code = code
 
 
@@ -233,7 +233,7 @@ class Supervisor:
         self.stopped = False
         self.lock = threading.Lock()
 
-    def tell(self, **event):
+    def send_event(self, **event):
         """Send an event, one at a time; none if the parent has ended and only a forked child keeps the pipe open."""
         if os.getppid() == self.parent:
             with self.lock, suppress(BrokenPipeError):
@@ -247,10 +247,10 @@ class Supervisor:
             self.start_all()
             self.watch()
         except CannotStart as error:
-            self.tell(cannot_start=str(error))
+            self.send_event(cannot_start=str(error))
         finally:
             self.signal(signal.SIGKILL)
-            self.end_what_is_left()
+            self.kill_remaining()
 
     def start_all(self):
         """Start all workers, on free loopback ports."""
@@ -267,7 +267,7 @@ class Supervisor:
             worker = Worker(self, index, environment)
             worker.start()
             self.workers.append(worker)
-        self.tell(addresses=addresses, failed=None, **self.state())
+        self.send_event(addresses=addresses, failed=None, **self.state())
         for worker in self.workers:
             worker.follow()
 
@@ -278,39 +278,39 @@ class Supervisor:
     def watch(self):
         """Poll and carry out the next step, until the job is over."""
         while True:
-            self.look()
+            self.poll()
             known = self.known()
             step = next_step(known)
             if step.what == "end":
                 self.end, self.end_at = step, known.now
                 if step.cause in ("failure", "timeout"):
-                    self.tell(failed=step.worker, timed_out=step.cause == "timeout")
+                    self.send_event(failed=step.worker, timed_out=step.cause == "timeout")
                 self.signal(signal.SIGTERM)
             elif step.what == "kill":
                 self.signal(signal.SIGKILL)
             elif step.what == "start all":
                 self.count_restart(known, known.end.worker)
-                self.end_what_is_left()
+                self.kill_remaining()
                 self.start_all()
             elif step.what == "finish":
                 return
 
-    def look(self):
+    def poll(self):
         """Wait briefly for a request to end all workers, and note it."""
         readable, _, _ = select.select([] if self.stopped else [0], [], [], TICK_SECONDS)
         if readable or os.getppid() != self.parent:
             self.stopped = True
         if LIBC:
-            self.bury_an_adopted_one()
+            self.reap_orphan()
 
-    def bury_an_adopted_one(self):
+    def reap_orphan(self):
         """Reap an orphaned descendant of a worker, which this process has adopted."""
         with suppress(ChildProcessError):
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended and ended.si_pid not in [worker.process.pid for worker in self.workers]:
                 os.waitpid(ended.si_pid, 0)
 
-    def end_what_is_left(self):
+    def kill_remaining(self):
         """Kill the remaining descendants of the workers, in other sessions too. The workers have ended.
 
         On Linux, this process adopts them, and then their children as they end.

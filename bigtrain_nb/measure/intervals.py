@@ -10,10 +10,10 @@ SCATTER, SCATTER_ROUNDS = 0.25, 3
 BETWEEN, WITHIN = 0.12, 2.0
 """Prior where the noise within windows is known: 0.12 between rounds plus twice that noise, added in quadrature and at
 most `SCATTER`. The factor of two is there because windows differ by more than their parts show."""
-LUCK, LUCK_INSTANCES = 0.03, 2
+INSTANCE_SCATTER, LUCK_INSTANCES = 0.03, 2
 """Prior: instances of one source have a standard deviation of 3 %, with the weight of 2 instances. The measurements
 behind these constants are in benchmarks/README.md, "Does the measuring tell the truth?"."""
-INSTANCES_TO_SEE_LUCK = 4
+LEAST_INSTANCES = 4
 
 
 def median_interval(rounds):
@@ -81,23 +81,23 @@ def ratio_interval(values, instances, error, scatter=SCATTER):
         return mean, -math.inf, math.inf, 1.0
     numbers, sizes = np.unique(instances, return_counts=True)
     means = np.array([values[np.equal(instances, number)].mean() for number in numbers])
-    sees_luck = len(numbers) >= INSTANCES_TO_SEE_LUCK
-    middles = np.repeat(means, sizes) if sees_luck else mean
-    seen = rounds - (len(numbers) if sees_luck else 1)
+    estimates_variance = len(numbers) >= LEAST_INSTANCES
+    middles = np.repeat(means, sizes) if estimates_variance else mean
+    seen = rounds - (len(numbers) if estimates_variance else 1)
     of_round = ((values - middles) ** 2).sum() + SCATTER_ROUNDS * scatter**2
     of_round /= seen + SCATTER_ROUNDS
-    of_luck, luck_seen = 2 * LUCK**2, 28  # of both sources; a prior, so with nearly normal tails
-    if sees_luck:
-        luck_seen = len(numbers) - 1
+    of_instance, instances_seen = 2 * INSTANCE_SCATTER**2, 28  # of both sources; a prior, so with nearly normal tails
+    if estimates_variance:
+        instances_seen = len(numbers) - 1
         between = max(0.0, means.var(ddof=1) - of_round * (1 / sizes).mean())
-        of_luck = LUCK_INSTANCES * of_luck + luck_seen * between
-        of_luck /= luck_seen + LUCK_INSTANCES
+        of_instance = LUCK_INSTANCES * of_instance + instances_seen * between
+        of_instance /= instances_seen + LUCK_INSTANCES
     noise = of_round / rounds
-    luck = of_luck * ((sizes / rounds) ** 2).sum()
-    variance = noise + luck
-    freedom = variance**2 / (noise**2 / (seen + SCATTER_ROUNDS) + luck**2 / (luck_seen + LUCK_INSTANCES))
+    instance_noise = of_instance * ((sizes / rounds) ** 2).sum()
+    variance = noise + instance_noise
+    freedom = variance**2 / (noise**2 / (seen + SCATTER_ROUNDS) + instance_noise**2 / (instances_seen + LUCK_INSTANCES))
     half = student_quantile(error, freedom) * math.sqrt(variance)
-    return mean, mean - half, mean + half, float(luck / variance)
+    return mean, mean - half, mean + half, float(instance_noise / variance)
 
 
 def student_quantile(error, freedom):

@@ -124,8 +124,8 @@ def standings_at_checks(build, settings, seconds, progress=None):
     seconds = scaled_seconds(seconds)
     rounds = Rounds(factories, seconds)
     eliminated = {}
-    with Progress(progress) as told:
-        rounds.build(told)
+    with Progress(progress) as reporter:
+        rounds.build(reporter)
         done, measured = 0, len(factories)
         for check in CHECKS_AFTER:
             rounds.least = check
@@ -133,7 +133,7 @@ def standings_at_checks(build, settings, seconds, progress=None):
             if rounds.seconds + one * (check - done) > seconds and done:
                 return
             while done < check:
-                rounds.add(told, seconds)
+                rounds.add(reporter, seconds)
                 done += 1
             measured = len(rounds.running)
             seen = _standings(rounds, settings, eliminated)

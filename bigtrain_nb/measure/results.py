@@ -25,7 +25,7 @@ TIGHT = 1.1
 """A comparison may end early if no interval extends beyond this factor of its middle."""
 CLOSE = 1.5
 """An unclear ratio within this factor of 1 is called close, beyond it noisy."""
-MOSTLY_LUCK = 0.5
+LARGE_INSTANCE_SHARE = 0.5
 """Share of the instances in the variance above which more rounds of the same instances hardly help."""
 
 
@@ -182,12 +182,12 @@ class Comparison(Saved, cards.Shown):
         instances = self.instances[: len(logs)] or (1,) * len(logs)
         error = self._error_of_one(a, b)
         scatter = expected_scatter(self.results[a].noise, self.results[b].noise)
-        *ends, share_of_luck = ratio_interval(logs, instances, error, scatter)
+        *ends, instance_share = ratio_interval(logs, instances, error, scatter)
         mean, low, high = map(math.exp, ends)
         found = Ratio(a, b, mean, low, high, details=self._how(instances, error))
         if found.verdict != "unclear" or self.extend_with is None:
             return found
-        return replace(found, advice=self._advice(share_of_luck))
+        return replace(found, advice=self._advice(instance_share))
 
     def extend(self, seconds: float, progress: Callable | None = None) -> "Comparison":
         """Measure for ``seconds`` more, and return the `Comparison` of all rounds so far.
@@ -232,9 +232,9 @@ class Comparison(Saved, cards.Shown):
         took = f" in {amount(self.seconds, 's')}" if self.seconds else ""
         return f"{len(instances)} rounds{took}, by {of_each}; interval of {100 * (1 - error):.3g} %"
 
-    def _advice(self, share_of_luck):
+    def _advice(self, instance_share):
         """Say how to get a clear verdict, or why more rounds cannot: four times as many rounds halve the width."""
-        if share_of_luck > MOSTLY_LUCK:
+        if instance_share > LARGE_INSTANCE_SHARE:
             return "two builds of the same can differ by as much"
         return f"another {amount(3 * self.seconds, 's')} would halve that"
 

@@ -32,7 +32,7 @@ LEAST_ROUNDS = 3
 STEP_WINDOW, WINDOW = (0.05, 2), (0.15, 8)
 """Least seconds and batches of a window, for steps only and with iterators. The load of other programs changes within
 a second, so short windows that alternate often are more informative; buffers need longer ones."""
-AWAITED = 4.0
+PASS_TIMEOUT_SECONDS = 4.0
 """Seconds to wait for the end of a first pass, or the measuring time if longer. After a timeout, there is no wait."""
 BUILD_SHARE = 4
 """New instances are built once the last ones were measured for this multiple of their building and warm-up time."""
@@ -70,9 +70,9 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     check_factories(factories)
     seconds = scaled_seconds(seconds)
     rounds = Rounds(factories, seconds)
-    with Progress(progress) as told:
+    with Progress(progress) as reporter:
         for (times, error), later in zip(INTERIM_CHECKS.items(), [*INTERIM_CHECKS, math.inf][1:], strict=True):
-            rounds.measure(told, until=times * seconds)
+            rounds.measure(reporter, until=times * seconds)
             if rounds.seconds >= later * seconds:
                 continue  # the rounds were long: the next check is due already
             found = rounds.comparison(error)
@@ -136,16 +136,16 @@ class Rounds:
         """Start recording the load of other programs."""
         self._since, self._others = source.now(), seconds_of_others()
 
-    def measure(self, told, until):
+    def measure(self, reporter, until):
         """Measure rounds until they took ``until`` seconds in total, and at least `least` rounds."""
         for each in self._sources.values():
-            each.progress = told
+            each.progress = reporter
         while len(self.instances) < self.least or self.seconds < until:
             if not self._sources or self._seconds_of_these > BUILD_SHARE * self._build_seconds:
-                self.build(told)
-            self.add(told, until)
+                self.build(reporter)
+            self.add(reporter, until)
 
-    def add(self, told, until):
+    def add(self, reporter, until):
         """Measure one round."""
         done = len(self.instances)
         shortest = self._shortest()
@@ -153,7 +153,7 @@ class Rounds:
         began = source.now()
         in_turn = self.running if done % 4 in (0, 3) else self.running[::-1]
         for place, name in enumerate(in_turn, 1):
-            told.say(self.seconds / until, self._words(shortest, until, place))
+            reporter.say(self.seconds / until, self._words(shortest, until, place))
             windows[name] = self._sources[name].measure_window(*shortest)
         for name, window in windows.items():
             self.windows[name].append(window)
@@ -172,8 +172,8 @@ class Rounds:
         """Measure for ``seconds`` more, unscaled; return the `Comparison` of all rounds so far."""
         positive("seconds", seconds, "seconds")
         self.watch()
-        with Progress(progress) as told:
-            self.measure(told, self.seconds + seconds)
+        with Progress(progress) as reporter:
+            self.measure(reporter, self.seconds + seconds)
         self.extensions += 1
         return self.comparison(LATER_CHECKS / 2**self.extensions)
 
@@ -194,26 +194,26 @@ class Rounds:
         """Stop measuring these."""
         for name in names:
             self.running.remove(name)
-            self._sources.pop(name).let_go()
+            self._sources.pop(name).release()
 
-    def build(self, told):
+    def build(self, reporter):
         """Rebuild all running sources and warm them up, except those whose function returned the same object again."""
         began = source.now()
         sources, self._sources = self._sources, {}  # none, if a factory raises
         new = []
         for name in self.running:
-            told.say(0.0, f"building {name}")
+            reporter.say(0.0, f"building {name}")
             given = self.factories[name]()
             if name in sources and sources[name].given is given:
                 continue
             if name in sources:
-                sources.pop(name).let_go()
-            sources[name] = Source(given, name, told)
+                sources.pop(name).release()
+            sources[name] = Source(given, name, reporter)
             new.append(name)
         for name in new:
-            told.say(0.0, f"warming up {name}")
+            reporter.say(0.0, f"warming up {name}")
             is_in_vain = name in self.firsts and self.firsts[name][2]
-            sources[name].warm_up(0.0 if is_in_vain else max(AWAITED, self.asked))
+            sources[name].warm_up(0.0 if is_in_vain else max(PASS_TIMEOUT_SECONDS, self.asked))
             self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, sources[name].note))
         if len({unit for unit, _, _ in self.firsts.values()}) > 1:
             raise ValueError(

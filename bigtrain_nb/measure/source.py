@@ -12,7 +12,7 @@ from numbers import Integral
 
 import numpy as np
 
-from bigtrain_nb.common.at_rest import let_rest, wait_for_gpus
+from bigtrain_nb.common.at_rest import wait_for_gpus, wait_until_idle
 from bigtrain_nb.common.sources import examples_in, has_end, is_source
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
@@ -57,7 +57,7 @@ class Source:
         self.can_repeat = self.has_end and hasattr(made, "repeat") and hasattr(made, "cardinality")
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
-        """Exhausted iterators, the oldest first. `let_go` destroys them, so that this does not slow a measurement."""
+        """Exhausted iterators, the oldest first. `release` destroys them, so that this does not slow a measurement."""
         self.passes = 0
         self.pass_is_empty = True
         self.pass_batches = 0
@@ -133,7 +133,7 @@ class Source:
         The noise is the standard error of the logarithm of the rate, estimated from the parts of the window.
         """
         if not self.is_step:
-            let_rest(self.progress.tick)
+            wait_until_idle(self.progress.tick)
             self._drain()
         number = STEP_PARTS if self.is_step else PARTS
         parts = [self.run(seconds / number, math.ceil(batches / number)) for _ in range(number - 1)]
@@ -143,7 +143,7 @@ class Source:
         noise = np.log(rates).std(ddof=1) / math.sqrt(number)
         return sum(examples for examples, _, _ in parts), sum(took for *_, took in parts), float(noise)
 
-    def let_go(self):
+    def release(self):
         """Release all iterators, in a thread: TensorFlow may block for a second while it destroys one."""
         iterators = [self.iterator, *self.ended]
         self.iterator = None
@@ -183,7 +183,7 @@ class Source:
 
     def _step(self):
         done = self.made()
-        if _is_read_later(done):
+        if _is_lazy(done):
             raise TypeError(
                 f"{self.name} is a function that returns {done!r:.99}; calling it does no work: pass its return"
                 " value, or a function that does a step"
@@ -199,7 +199,7 @@ class Source:
         return int(done) if is_count else 1
 
 
-def _is_read_later(done):
+def _is_lazy(done):
     """Return whether this is a dataset, a loader or an iterator, rather than losses, logs or arrays."""
     if hasattr(done, "cardinality") or hasattr(done, "__next__") or callable(getattr(done, "dataset", None)):
         return True

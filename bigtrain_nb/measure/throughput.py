@@ -40,16 +40,16 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
     """
     of_kind("name", name, str, "a string")
     seconds = scaled_seconds(seconds)
-    with Progress(progress) as told:
-        made = Source(source, name, told)
-        told.say(0.0, "warming up")
+    with Progress(progress) as reporter:
+        made = Source(source, name, reporter)
+        reporter.say(0.0, "warming up")
         made.warm_up(longest=seconds)
         note = made.note
         slot = max(seconds / ROUNDS, SHORTEST)
         rates, examples, spent = [], 0, 0.0
         while len(rates) < ROUNDS_FOR_AN_INTERVAL or spent < seconds - slot / 2:
             rate = f": {number(rates[-1])} {made.unit}" if rates else ""
-            told.say(spent / seconds, f"measuring for {seconds:g} s{rate}")
+            reporter.say(spent / seconds, f"measuring for {seconds:g} s{rate}")
             count, _, took = made.run_passes(slot)
             rates.append(count / took)
             examples += count

@@ -9,7 +9,7 @@ from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS
 from bigtrain_nb.common.quiet import keras
 
 
-def states_of(callbacks):
+def get_states(callbacks):
     """Return the state of Keras callbacks, JSON-serializable: {callback's name: {attribute: value}}."""
     states = {}
     for name, callback, attributes in _named(callbacks):
@@ -17,7 +17,7 @@ def states_of(callbacks):
     return states
 
 
-def give_back(callbacks, states):
+def restore_states(callbacks, states):
     """Restore the callbacks' state; a new callback starts from the beginning.
 
     So does an `EarlyStopping` that restores the best weights, because no checkpoint has them: a best value without its
@@ -48,7 +48,7 @@ def has_stopped(callbacks, states):
     return False
 
 
-def let_logs_go_on(callbacks, epoch):
+def continue_csv_logs(callbacks, epoch):
     """Let each `CSVLogger` append to the rows of the epochs before this one."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.CSVLogger) and os.path.exists(callback.filename):

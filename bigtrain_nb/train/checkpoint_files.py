@@ -6,10 +6,10 @@ TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when i
 import os
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import whole_of
+from bigtrain_nb.common.replicas import full_variable
 from bigtrain_nb.train.folder_owner import FolderOwner
 
-_REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of an interrupted save
+_TEMPORARY_FILES = ["ckpt-*_temp", "checkpoint.tmp*"]  # of an interrupted save
 KEPT = 2
 """Number of checkpoints to keep, because the last one may be damaged."""
 
@@ -23,7 +23,7 @@ class CheckpointFiles:
     def __init__(self, folder, variables, **more):
         self._folder = os.fspath(folder)
         self._owner = FolderOwner(folder)
-        self._rooms = []  # pairs: a sharded variable, and a variable for its unsharded value while saving
+        self._gather_buffers = []  # pairs: a sharded variable, and a variable for its unsharded value while saving
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._watched = [
             (variable.path, value)
@@ -35,12 +35,12 @@ class CheckpointFiles:
         self._checkpoint = tf.train.Checkpoint(**self._content)
 
     def _value(self, variable):
-        variable = whole_of(variable)
+        variable = full_variable(variable)
         if isinstance(variable, keras.Variable):
             return variable.value
         with tf.device("CPU:0"):
             room = tf.Variable(tf.zeros([0], variable.dtype), shape=tf.TensorShape(None), trainable=False)
-        self._rooms.append((variable, room))
+        self._gather_buffers.append((variable, room))
         return room
 
     @property
@@ -62,7 +62,7 @@ class CheckpointFiles:
         try:
             tf.io.gfile.makedirs(self._folder)
             before = self._owner.take()
-            self._remove(*_REMAINS)
+            self._remove(*_TEMPORARY_FILES)
             return before
         except tf.errors.OpError as error:
             raise OSError(f"folder={self._folder!r} cannot be written: {_line(error)}") from None
@@ -77,9 +77,9 @@ class CheckpointFiles:
             path = os.path.join(self._folder, f"ckpt-{number}")
             try:
                 self._restore_what_is_in(path)
-                for variable, room in self._rooms:
+                for variable, room in self._gather_buffers:
                     variable.assign(room)
-                self.empty_rooms()
+                self.free_gathered()
                 return number
             except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
                 raise ValueError(
@@ -106,16 +106,16 @@ class CheckpointFiles:
 
     def gather(self, keep):
         """Gather sharded variables for saving, on workers with ``keep``; all workers must call it."""
-        for variable, room in self._rooms:
+        for variable, room in self._gather_buffers:
             value = variable.numpy()
             if keep:
                 room.assign(value)
 
-    def note_what_is_finite(self):
+    def watch_only_finite(self):
         """Watch only variables that are finite now, because a weight may be a mask of minus infinity."""
         self._watched = [(path, value) for path, value in self._watched if _is_finite(value)]
 
-    def spoilt(self):
+    def nonfinite(self):
         """Return the path of a variable that is no longer finite, None if there is none; call `gather` before."""
         return next((path for path, value in self._watched if not _is_finite(value)), None)
 
@@ -134,14 +134,14 @@ class CheckpointFiles:
             for number in self._numbers()[:-KEPT]:
                 self._remove(f"ckpt-{number}.*")
         except (tf.errors.OpError, OSError) as error:
-            self._remove(*_REMAINS)
+            self._remove(*_TEMPORARY_FILES)
             raise OSError(f"cannot save in {self._folder}: {_line(error)}") from None
         finally:
-            self.empty_rooms()
+            self.free_gathered()
 
-    def empty_rooms(self):
+    def free_gathered(self):
         """Free the gathered values."""
-        for _, room in self._rooms:
+        for _, room in self._gather_buffers:
             room.assign(tf.zeros([0], room.dtype))
 
     def _numbers(self):

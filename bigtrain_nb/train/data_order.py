@@ -6,19 +6,19 @@ import zlib
 import numpy as np
 
 from bigtrain_nb.common.keras_compat import datasets_within
-from bigtrain_nb.common.passes import noting_first, traits_of
+from bigtrain_nb.common.passes import recording_first, traits_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
 _POLICIES = tf.data.experimental.AutoShardPolicy
-_NO_ONE_ORDER = (
+_UNEQUAL_ORDERS = (
     "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
     " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
     " shuffle=True call keras.utils.set_random_seed(1) before fit"
 )
 
 
-class OneOrder:
+class SharedDataOrder:
     """Lets each worker of a strategy read all of a dataset and keep its share of every batch.
 
     By default, TensorFlow shards by files if there are any: global batches have other examples, and workers run out of
@@ -40,7 +40,7 @@ class OneOrder:
         firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
         if len(set(firsts)) > 1:
             raise ValueError(
-                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, {_NO_ONE_ORDER}"
+                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, {_UNEQUAL_ORDERS}"
             )
 
     def by_batches(self, dataset):
@@ -52,7 +52,7 @@ class OneOrder:
             _refuse_random_order(traits_of(dataset))
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
-        return noting_first(dataset, 1, self._note).with_options(options)
+        return recording_first(dataset, 1, self._note).with_options(options)
 
     def _note(self, _, *parts):
         number = 1
@@ -71,7 +71,7 @@ def _refuse_random_order(traits):
             " worker read files of its own, by AutoShardPolicy.FILE"
         )
     if any(seeds == (0, 0) for seeds, _ in traits.shuffles or ()):
-        raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
+        raise ValueError(f"this dataset shuffles without a seed, {_UNEQUAL_ORDERS}")
     if traits.unknown:
         warnings.warn(
             "whether all workers read this dataset in one order was not examined, for its graph cannot be written"

@@ -3,7 +3,7 @@
 from itertools import count
 
 from bigtrain_nb.common.checks import integer
-from bigtrain_nb.common.quiet import hear_of_16_bits, tf
+from bigtrain_nb.common.quiet import discard_onednn_message, tf
 
 MOST = 256
 """Most parts of a CPU: each has its own threads and memory, and a thousand take minutes and many gigabytes."""
@@ -54,9 +54,9 @@ def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
 def mirrored_over(chosen):
     """Return a `tf.distribute.MirroredStrategy` over devices, given by name, all GPUs or all parts of the CPU."""
     if not chosen[0].startswith("CPU"):
-        return mirrored_with_groups_of_its_own(chosen)
+        return mirrored_with_own_groups(chosen)
     made = tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())
-    hear_of_16_bits()
+    discard_onednn_message()
     return made
 
 
@@ -88,7 +88,7 @@ def _split(cpu, parts):
 _groups = count(1)
 
 
-def mirrored_with_groups_of_its_own(devices):  # private: Keras
+def mirrored_with_own_groups(devices):  # private: Keras
     """Return a MirroredStrategy that shares no collective group with others.
 
     TensorFlow numbers every strategy's groups from the same start, so a second strategy of another size would abort

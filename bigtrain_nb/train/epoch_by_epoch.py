@@ -40,7 +40,7 @@ class EpochByEpoch:
     def times_opened(self):
         return int(self._times_opened)
 
-    def turn_to(self, epoch, done=0):
+    def select_epoch(self, epoch, done=0):
         """Select an epoch for the next iteration, without its first ``done`` batches."""
         made = self.made(epoch)
         length = length_of(made)
@@ -51,7 +51,7 @@ class EpochByEpoch:
             )
         self._turn_to(without_first(made, done) if done else self._noting(made), made)
 
-    def turn_to_nothing(self):
+    def select_nothing(self):
         """Select no batches: at the end of an epoch, Keras opens its dataset once more and closes it."""
         self._turn_to(self._kept[0].take(0))
 
@@ -88,7 +88,7 @@ class EpochByEpoch:
                 " order, which differs after a restart: leave deterministic out"
             )
         if traits.unknown:
-            self._warn_of_what_is_unknown(epoch, traits.unknown)
+            self._warn_of_unknown_order(epoch, traits.unknown)
         found = traits.shuffles or []
         before, shuffles_before = self._last_shuffles
         self._last_shuffles = epoch, found
@@ -103,7 +103,7 @@ class EpochByEpoch:
                 " and give sample_from_datasets a seed too"
             )
 
-    def _warn_of_what_is_unknown(self, epoch, why):
+    def _warn_of_unknown_order(self, epoch, why):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(

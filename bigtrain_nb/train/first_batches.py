@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from bigtrain_nb.common.passes import global_seed, noting_first, read_apart, tensors_of, traits_of
+from bigtrain_nb.common.passes import global_seed, read_apart, recording_first, tensors_of, traits_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import cause
 
@@ -57,7 +57,7 @@ class FirstBatches:
         def note(number, *parts):
             noted[number] = [_numbers(part) for part in parts]
 
-        return noting_first(dataset, BATCHES, note)
+        return recording_first(dataset, BATCHES, note)
 
 
 def refuse_another_order(dataset, epoch, step, before, seed_before):
@@ -103,7 +103,7 @@ def _refuse(epoch, step):
     )
 
 
-def refuse_an_order_of_each_call(dataset, make, epoch):
+def refuse_changing_order(dataset, make, epoch):
     """Raise ValueError if another call of ``make(epoch)`` gives other first batches than ``dataset``, from the first
     call.
 

@@ -43,7 +43,7 @@ class GradientNoise:
 
     # In a step
 
-    def of_a_piece(self, gradients, part, replicas):
+    def micro_batch_squares(self, gradients, part, replicas):
         """Return a piece's contribution to `PIECES`, with ``gradients`` already multiplied by its ``part``.
 
         A piece of b of B examples is the part b / B, which is the weight of its square: for n pieces of any sizes, the

@@ -33,7 +33,7 @@ _KNOWN = {}
 """Results by id of a loss or model, for each kind of batch; kept as long as the object lives."""
 
 
-def share_left(share, y_pred, watched):
+def unmasked_share(share, y_pred, watched):
     """Return the share of a `ReplicaBatch`'s weight that the mask of its loss keeps, a scalar of 0 to 1.
 
     The mean over pieces of their losses, weighted by weight times this share, is then the loss of the batch. It is None
@@ -311,10 +311,10 @@ def _found_out(share, loss):
         return "not examined", first_sentence(error)
     if loss.reduces and len(loss.shape) > 0:
         return "several numbers", None
-    return _of_drawn_numbers(share, loss)
+    return _kind_from_random_inputs(share, loss)
 
 
-def _of_drawn_numbers(share, loss):
+def _kind_from_random_inputs(share, loss):
     """Return the kind of a loss by random inputs, and details: "adds up", "pairs" and the shape, "one number", "depends
     on others", "mean", "each" for one value per example; "not examined" and why.
     """
@@ -330,8 +330,8 @@ def _of_drawn_numbers(share, loss):
 def _compared(share, loss, labels):
     """Return the kind of a loss, from its values for two pieces and for both together, and details."""
     piece, other = _drawn(loss.arguments, labels, seed=1), _drawn(loss.arguments, labels[-1:], seed=2)
-    of_piece, again, of_other, together, doubled = _alone(
-        loss.call, piece, piece, other, _joined(piece, other), _joined(piece, piece)
+    of_piece, again, of_other, together, doubled = _values_in_thread(
+        loss.call, piece, piece, other, _concatenate(piece, other), _concatenate(piece, piece)
     )
     if not all(np.isfinite(each).all() for each in (of_piece, of_other, together)):
         raise _NotExamined("it is not finite")
@@ -341,11 +341,13 @@ def _compared(share, loss, labels):
         return "pairs", f"{of_piece.shape} for {len(tf.nest.flatten(piece)[0])} examples"
     if of_piece.ndim and len(together) == 2 * len(of_piece):
         return ("each" if _equal(together[: len(of_piece)], of_piece) else "depends on others"), None
-    here, *twice = _here(loss.call, *([piece, _joined(piece, piece)] if share.micro_batches > 1 else [piece]))
+    here, *twice = _values_on_replica(
+        loss.call, *([piece, _concatenate(piece, piece)] if share.micro_batches > 1 else [piece])
+    )
     pairs = [(each, 2) for each in twice]
     replicas = share.reduction.replicas
     if replicas > 1:
-        pairs.append((_alone(loss.call, _joined(*[piece] * replicas))[0], replicas))
+        pairs.append((_values_in_thread(loss.call, _concatenate(*[piece] * replicas))[0], replicas))
     if of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here):
         return "adds up", None
     is_mean = of_piece.ndim == 0 and _equal(together, (of_piece + of_other) / 2)
@@ -374,12 +376,12 @@ def _drawn(arguments, labels, seed):
     return tf.nest.map_structure(targets, y_true), tf.nest.map_structure(predictions, y_pred)
 
 
-def _joined(*pieces):
+def _concatenate(*pieces):
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *pieces)
 
 
 @tf.autograph.experimental.do_not_convert
-def _alone(call, *pieces):
+def _values_in_thread(call, *pieces):
     """Return a loss's value for each piece, in a separate thread, outside graphs and strategies."""
 
     def values():
@@ -389,7 +391,7 @@ def _alone(call, *pieces):
         return thread.submit(values).result()
 
 
-def _here(call, *pieces):
+def _values_on_replica(call, *pieces):
     """Return a loss's value for each piece on this replica, where it can read the number of replicas."""
     with tf.init_scope():
         return _values(call, *pieces)

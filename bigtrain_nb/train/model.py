@@ -20,11 +20,11 @@ from typing import Any, Self, TypeVar, Unpack
 
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
+    check_equal_lengths,
     checked_datasets,
     count_examples,
     dense,
     loss_reduction,
-    of_one_length,
     sum_over_micro_batches,
 )
 from bigtrain_nb.common.checks import takes
@@ -35,7 +35,7 @@ from bigtrain_nb.common.keras_compat import (
     as_scalar,
     assigned_together,
     batch_of_zeros,
-    build_as_fit_does,
+    build_like_fit,
     callbacks_in,
     count_by_examples,
     has_seen_examples,
@@ -53,18 +53,18 @@ from bigtrain_nb.common.own_step import in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
-    give_whole_weights,
+    full_variable,
+    full_weights,
     is_shard,
+    set_full_weights,
     several_workers,
     sum_over_replicas,
-    whole_of,
-    whole_weights,
 )
-from bigtrain_nb.train.data_order import OneOrder
+from bigtrain_nb.train.data_order import SharedDataOrder
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
-from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, share_left
+from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, unmasked_share
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_turn
+from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_python_loop
 from bigtrain_nb.train.reduction import reduction_class, reduction_for
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
@@ -151,7 +151,7 @@ class Model(keras.Model):
     stands_for_keras = True  # for `overriding`
 
     _reduction = None
-    _orders = None  # `OneOrder` of several workers
+    _orders = None  # `SharedDataOrder` of several workers
     _noise = None  # gradient noise, if measured
 
     # Making or converting a model
@@ -256,7 +256,7 @@ class Model(keras.Model):
         kind.prepare(self)
         if type(self._reduction) is not kind:
             reduction = kind(self)
-            reduction.take_optimizer()
+            reduction.convert_optimizer()
             self._reduction = reduction  # last, so that an error is raised again next time
         return self._reduction
 
@@ -304,9 +304,9 @@ class Model(keras.Model):
         in_pieces = training and self.micro_batches > 1
         traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
         if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
-            build_as_fit_does(self, data, with_optimizer=training)
+            build_like_fit(self, data, with_optimizer=training)
             if in_pieces:
-                _refuse_what_needs_one_piece(self)  # a MultiOptimizer may know its optimizers only now
+                _refuse_unsplittable(self)  # a MultiOptimizer may know its optimizers only now
         return self.replica_reduction.share(data, training)
 
     @contextmanager
@@ -318,7 +318,7 @@ class Model(keras.Model):
         """
         there = after(share.data) if self.built else nullcontext()  # variables made here must not depend on the data
         losses = nullcontext() if share.loss_factor > 1 else losses_of_one_device()
-        with share.reduction.at_work(), there, losses:
+        with share.reduction.step_context(), there, losses:
             yield
 
     def _forward_and_gradients(self, names, share):
@@ -333,9 +333,9 @@ class Model(keras.Model):
         with tf.GradientTape() as tape:
             y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=True)
             left = None
-            if share.is_piece:
+            if share.is_partial:
                 check_losses(share, y_pred, sample_weight, watched, training=True)
-                left = share_left(share, y_pred, watched)
+                left = unmasked_share(share, y_pred, watched)
             counts = share.part if left is None else left * tf.cast(share.part, left.dtype)
             loss = tf.math.multiply_no_nan(loss, tf.cast(counts * share.loss_factor, loss.dtype))
             scaled_loss = self.optimizer.scale_loss(loss)
@@ -354,7 +354,7 @@ class Model(keras.Model):
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
         logs = {name: tf.math.multiply_no_nan(value, part) for name, value in others.items()}
         if self._noise is not None:
-            logs[PIECES] = self._noise.of_a_piece(gradients, counts, share.reduction.replicas)
+            logs[PIECES] = self._noise.micro_batch_squares(gradients, counts, share.reduction.replicas)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
         return step if left is None else {**step, "left": counts}
 
@@ -398,9 +398,9 @@ class Model(keras.Model):
         def of_share():
             y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=False)
             left = None
-            if share.is_piece:
+            if share.is_partial:
                 check_losses(share, y_pred, sample_weight, watched, training=False)
-                left = share_left(share, y_pred, watched)
+                left = unmasked_share(share, y_pred, watched)
             shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             names.update(shown)
             of_metrics = self.get_metrics_result()
@@ -408,7 +408,7 @@ class Model(keras.Model):
             found = {"loss": loss, "logs": logs}
             return found if left is None else {**found, "left": left}
 
-        if not share.is_piece or share.reduction.communicates_in_forward or assigned_together(self):
+        if not share.is_partial or share.reduction.communicates_in_forward or assigned_together(self):
             found = of_share()
         elif tf.executing_eagerly() and int(share.examples):
             found = of_share()
@@ -426,8 +426,8 @@ class Model(keras.Model):
         """Return the predictions for one replica's share of the global batch."""
         reduction = self.replica_reduction
         if reduction.replicas > 1:
-            data = of_one_length(data, 1, reduction.replicas)
-        with reduction.at_work():
+            data = check_equal_lengths(data, 1, reduction.replicas)
+        with reduction.step_context():
             outputs = super().predict_step(reduction.batch(data))
         if reduction.replicas > 1:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
@@ -472,7 +472,7 @@ class Model(keras.Model):
         """Return the context in which replicas can split batches, and several workers read the same batches."""
         strategy = self.distribute_strategy
         if several_workers(strategy) and self._orders is None:
-            object.__setattr__(self, "_orders", OneOrder(strategy))  # Keras tracks any other attribute
+            object.__setattr__(self, "_orders", SharedDataOrder(strategy))  # Keras tracks any other attribute
         if strategy.num_replicas_in_sync == 1 and self._orders is None:
             return nullcontext()
         return checked_datasets(strategy, self._orders, is_prediction)
@@ -506,7 +506,7 @@ class Model(keras.Model):
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
-            _refuse_what_needs_one_piece(self)
+            _refuse_unsplittable(self)
             _refuse_ema_overwrites(self)
             _refuse_states_of_examples(self, self.micro_batches)
             _refuse_spectral_normalization(self)
@@ -524,7 +524,7 @@ class Model(keras.Model):
             if self.jit_compile and not self.run_eagerly and self._distribute_strategy is None:
                 several_steps = partial(steps_in_one_program, trains=name == "train")
             elif self.replica_reduction.replicas > 1 and self.steps_per_execution > 1:
-                several_steps = steps_in_turn
+                several_steps = steps_in_python_loop
             else:
                 return stock(force)
             if getattr(self, f"{name}_function") is None or force:
@@ -553,7 +553,7 @@ class Model(keras.Model):
         local, replicas = strategy.experimental_local_results, strategy.num_replicas_in_sync
         first = keras.tree.map_structure(lambda value: local(value)[0], data_batch)
         with strategy.scope():
-            self._symbolic_build(data_batch=first if replicas == 1 else of_one_length(first, 1, replicas))
+            self._symbolic_build(data_batch=first if replicas == 1 else check_equal_lengths(first, 1, replicas))
 
     def _get_metrics_result_or_logs(self, logs):
         """Return the logs of an epoch: metrics of all replicas, and additions of a custom `compute_metrics`.
@@ -569,16 +569,16 @@ class Model(keras.Model):
     # Unsharded weights: count, get, set and save
 
     def count_params(self):
-        return sum(math.prod(whole_of(weight).shape) for weight in self.weights)
+        return sum(math.prod(full_variable(weight).shape) for weight in self.weights)
 
     def get_weights(self):
         """Return the weights as NumPy arrays, with shards joined; all workers must call it."""
-        return whole_weights(self)
+        return full_weights(self)
 
     def set_weights(self, weights):
         """Set all variables of `weights` to unsharded values, of which each replica keeps its shards."""
         if any(is_shard(variable) for variable in self.weights):
-            give_whole_weights(self, weights)
+            set_full_weights(self, weights)
         else:
             super().set_weights(weights)
 
@@ -626,7 +626,7 @@ def _weight_in_evaluation(share, left):
     weights or over the positions that a mask has ``left``.
     """
     examples = tf.cast(share.examples, tf.float32)
-    if not share.is_piece or (share.loss_reduction == "mean" and left is None):
+    if not share.is_partial or (share.loss_reduction == "mean" and left is None):
         return examples, 1.0
     weight = share.weight if left is None else share.weight * tf.cast(left, share.weight.dtype)
     weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
@@ -725,7 +725,7 @@ def _asked_for(model, settings):
     return f"{replicas} replicas" if replicas > 1 else None
 
 
-_IN_PLACE_OF_A_STEP = (
+_STEP_ALTERNATIVE = (
     "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y,"
     " y_pred, sample_weight) for other logs, in its place; or train the model as it is, on one device and without"
     " settings"
@@ -738,8 +738,8 @@ _OF_SEVERAL_OPTIMIZERS = (
 )
 
 
-def _in_place_of_a_step(model):
-    return _OF_SEVERAL_OPTIMIZERS if len(optimizers_of(model)) > 1 else _IN_PLACE_OF_A_STEP
+def _step_alternative(model):
+    return _OF_SEVERAL_OPTIMIZERS if len(optimizers_of(model)) > 1 else _STEP_ALTERNATIVE
 
 
 def _refuse_hidden_steps(model, settings):
@@ -749,7 +749,7 @@ def _refuse_hidden_steps(model, settings):
         kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
         if asked and kind:
             raise TypeError(
-                f"{kind.__name__} has a custom {name}, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
+                f"{kind.__name__} has a custom {name}, which knows nothing of {asked}: {_step_alternative(model)}"
             )
 
 
@@ -769,7 +769,7 @@ def _watched_step(model, name):
         if asked and not model._ours_was_called:
             raise TypeError(
                 f"{type(model).__name__}.{name} does not call super().{name}(data), so it knows nothing of {asked}:"
-                f" {_in_place_of_a_step(model)}"
+                f" {_step_alternative(model)}"
             )
         return logs
 
@@ -783,7 +783,7 @@ def _watched_step(model, name):
             vars(model)[name] = own
 
 
-def _refuse_what_needs_one_piece(model):
+def _refuse_unsplittable(model):
     """Raise ValueError for features that do not work with several micro-batches or replicas.
 
     These are an optimizer that accumulates gradients itself, and float8 scales, which Keras passes as gradients but

@@ -4,7 +4,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from bigtrain_nb.common.keras_compat import build_as_fit_does, traced_for_each_shape
+from bigtrain_nb.common.keras_compat import build_like_fit, traced_for_each_shape
 from bigtrain_nb.common.quiet import keras, tf
 
 # isort: split
@@ -41,7 +41,7 @@ def steps_in_one_program(model, step, trains):
         if kind in compiled:
             return program(batches, *count)
         compiled.add(kind)
-        with said_if_it_takes_long("XLA compiles the step"):
+        with report_if_slow("XLA compiles the step"):
             return program(batches, *count)
 
     def execution(iterator):
@@ -50,7 +50,7 @@ def steps_in_one_program(model, step, trains):
         if not batches:
             raise StopIteration
         if not compiled:
-            build_as_fit_does(model, batches[0], trains)  # otherwise variables are made in tracing
+            build_like_fit(model, batches[0], trains)  # otherwise variables are made in tracing
         logs = None
         for alike in _runs_of_one_shape(batches):
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:
@@ -64,7 +64,7 @@ def steps_in_one_program(model, step, trains):
 
 
 @contextmanager
-def said_if_it_takes_long(words, seconds=5.0):
+def report_if_slow(words, seconds=5.0):
     """Print the duration of a block so far, after ``seconds``, twice as many and so on, and in the end."""
     began, ended, said = time.monotonic(), threading.Event(), []
 
@@ -112,7 +112,7 @@ def _shapes(batch):
     return [(tuple(value.shape), value.dtype) for value in keras.tree.flatten(batch) if value is not None]
 
 
-def steps_in_turn(model, step):  # private: Keras
+def steps_in_python_loop(model, step):  # private: Keras
     """Return the function for one execution in `fit` or `evaluate`, with its steps in a Python loop.
 
     Keras uses a graph loop, in which replicas on GPUs or workers cannot communicate: TensorFlow fails, asking for the

@@ -37,7 +37,7 @@ class Preemption:
     def __init__(self, ask=None):
         self._ray = _ray_train()
         self._ask = _alone if ask is None and self._ray else ask
-        self._came = False
+        self._requested = False
         self._steps_between = 1
         self._steps_left = 1
         self._last_asked = time.monotonic()
@@ -54,32 +54,32 @@ class Preemption:
         finally:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
-    def came(self):
+    def was_requested(self):
         """Return whether SIGTERM came to any worker. All must call it, and get the same answer."""
         if self._ray and self._ray.get_preemption_info():  # which all workers must call together too
-            self._came = True
+            self._requested = True
         if self._ask is None:
-            return self._came
+            return self._requested
         now = time.monotonic()
-        answers = self._ask(tf.constant([self._came, now - self._last_asked], tf.float32))
-        came, seconds = answers.max(axis=0)
+        answers = self._ask(tf.constant([self._requested, now - self._last_asked], tf.float32))
+        was_requested, seconds = answers.max(axis=0)
         if seconds < ROUND_SECONDS / 2:
             self._steps_between *= 2
         else:
             self._steps_between = max(1, self._steps_between // 2)
         self._steps_left = self._steps_between
         self._last_asked = now
-        return bool(came)
+        return bool(was_requested)
 
-    def came_by_now(self):
+    def was_requested_by_now(self):
         """Return the same after a step, with several workers possibly some steps late."""
         if self._ask is None:
-            return self._came
+            return self._requested
         self._steps_left -= 1
-        return self._steps_left <= 0 and self.came()
+        return self._steps_left <= 0 and self.was_requested()
 
     def _note(self, *_):
-        self._came = True
+        self._requested = True
 
 
 def _ray_train():
@@ -98,7 +98,7 @@ def _alone(answer):
     return answer.numpy()[None]
 
 
-def leave():
+def exit_preempted():
     """Exit with `PREEMPTED`, ignoring any further SIGTERM from the scheduler during the exit."""
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(PREEMPTED)

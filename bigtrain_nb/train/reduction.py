@@ -3,15 +3,15 @@
 `Mean` is for ordinary models. The others derive from it, and `train/settings.py` maps settings to them. `reduce` gets
 the replica's `ReplicaBatch` and its step, without variables on which the loss does not depend:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
-`share_left`, if a mask excludes positions. The optimizer applies the result.
+`unmasked_share`, if a mask excludes positions. The optimizer applies the result.
 """
 
 from contextlib import nullcontext
 from importlib import import_module
 
 from bigtrain_nb.common.batches import share_of
-from bigtrain_nb.common.files import write_beside
-from bigtrain_nb.common.in_place import become, own_class, what_it_became
+from bigtrain_nb.common.files import replace_atomically
+from bigtrain_nb.common.in_place import added_classes, become, own_class
 from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard, mean_over_replicas, own_copy, sum_over_replicas
@@ -59,7 +59,7 @@ class Mean:
 
     The gradients have been multiplied by the share's weight, and cast to ``reduce_dtype``."""
 
-    at_work = staticmethod(nullcontext)
+    step_context = staticmethod(nullcontext)
     """The context in which a replica computes."""
 
     def __init__(self, model):
@@ -76,7 +76,7 @@ class Mean:
     def prepare(model):
         """Convert a model's layers as the setting requires; called again whenever `fit` begins."""
 
-    def take_optimizer(self):
+    def convert_optimizer(self):
         """Convert the model's optimizer to `optimizer_class`, or back from that of another reduction."""
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is None:  # a custom `compile` may have none
@@ -120,7 +120,7 @@ class Mean:
 
     def save(self, path, save):
         """Call ``save`` so that a complete file replaces the old one; of several workers, the last one's remains."""
-        write_beside(path, save)
+        replace_atomically(path, save)
 
 
 def _of_class(optimizer, wanted, weights):
@@ -132,7 +132,7 @@ def _of_class(optimizer, wanted, weights):
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.inner_optimizer = _of_class(optimizer.inner_optimizer, wanted, weights)
         return optimizer
-    before = what_it_became(optimizer)
+    before = added_classes(optimizer)
     if before == ([wanted] if wanted else []):
         return optimizer
     if not before and not optimizer.built:

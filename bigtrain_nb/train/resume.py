@@ -19,23 +19,23 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.callback_state import (
     best_weights_are_lost,
-    give_back,
+    continue_csv_logs,
+    get_states,
     has_stopped,
-    let_logs_go_on,
     plain,
-    states_of,
+    restore_states,
 )
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
 from bigtrain_nb.train.first_batches import (
     FirstBatches,
-    refuse_an_order_of_each_call,
     refuse_another_order,
     refuse_another_seed,
+    refuse_changing_order,
     refuse_other_batches,
 )
 from bigtrain_nb.train.folder_owner import A_NOTEBOOK
-from bigtrain_nb.train.preemption import Preemption, leave
+from bigtrain_nb.train.preemption import Preemption, exit_preempted
 from bigtrain_nb.train.train_state import TrainState
 from bigtrain_nb.train.unlisted import unlisted_variables
 
@@ -146,16 +146,16 @@ class Resume(keras.callbacks.Callback):
         self._compare = None  # compares batches skipped by a custom loop with those trained
         self._seed = global_seed()  # TensorFlow's, when this epoch's dataset was made
         self._loop_sets_seed = False  # per epoch, so the seed is not for the next one
-        self._looked_at_the_order = False  # of the epoch in which training resumes
+        self._checked_order = False  # of the epoch in which training resumes
         self._in_loop = False
         self._callbacks = None  # of the running `fit`
         self._epochs = None  # the result of `data`
-        self._hush = ExitStack()
-        self._said_spoilt = False
+        self._suppressed_warnings = ExitStack()
+        self._warned_nonfinite = False
         self._skips_since = None  # start of skipping batches, until the first step after it
         self.restored = self._restore() > 0
-        self._files.note_what_is_finite()
-        model.fit = self._in_place_of_fit(model)
+        self._files.watch_only_finite()
+        model.fit = self._wrap_fit(model)
 
     @property
     def epoch(self) -> int:
@@ -202,7 +202,7 @@ class Resume(keras.callbacks.Callback):
         """
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
-        self._epochs = self._or_all_raise(lambda: self._epochs_of(make_epoch))
+        self._epochs = self._raise_on_all(lambda: self._epochs_of(make_epoch))
         return self._epochs.dataset
 
     def _epochs_of(self, make_epoch):
@@ -214,13 +214,13 @@ class Resume(keras.callbacks.Callback):
             if self.step < count + self.model.steps_per_execution:
                 self._state.step = min(self.step, count)  # the last execution was counted as full
         self._refuse_fewer(epochs.length)
-        if self.step or not self._looked_at_the_order:
-            self._looked_at_the_order = True
+        if self.step or not self._checked_order:
+            self._checked_order = True
             before = self._first_batches.found or self._state.first_batches
             refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
-                refuse_an_order_of_each_call(epochs.first, epochs.made, self.epoch)
-        epochs.turn_to(self.epoch, self.step)
+                refuse_changing_order(epochs.first, epochs.made, self.epoch)
+        epochs.select_epoch(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
         return epochs
@@ -240,7 +240,7 @@ class Resume(keras.callbacks.Callback):
         are done, or another policy. Several workers shard it as in `data`.
         """
         of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; a Pipeline gives it by .dataset()")
-        return self._or_all_raise(lambda: self._left_of(dataset))
+        return self._raise_on_all(lambda: self._left_of(dataset))
 
     def _left_of(self, dataset):
         length = int(dataset.cardinality())
@@ -251,7 +251,7 @@ class Resume(keras.callbacks.Callback):
         self._note_seed_of_loop(dataset)
         self._skips_since = time.monotonic() if self.step else None
         self._before = self.step
-        left = self._without_what_is_done(dataset) if self.step else self._first_batches.noting(dataset)
+        left = self._skip_completed(dataset) if self.step else self._first_batches.noting(dataset)
         return _sharded_by_batches(left) if self._several_workers else left
 
     def _note_seed_of_loop(self, dataset):
@@ -260,7 +260,7 @@ class Resume(keras.callbacks.Callback):
         self._loop_sets_seed |= seed != self._seed
         self._seed = seed
 
-    def _without_what_is_done(self, dataset):
+    def _skip_completed(self, dataset):
         """Return the rest of a dataset, whose first batches are compared when they are read again.
 
         It is not read in advance: another pass may have another order, and a stream has no second pass.
@@ -279,7 +279,7 @@ class Resume(keras.callbacks.Callback):
         """Raise ValueError, before a step is counted, if the skipped batches differ from those trained."""
         compare, self._compare = self._compare, None
         if compare:
-            self._or_all_raise(compare)
+            self._raise_on_all(compare)
 
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and exit after SIGTERM.
@@ -295,13 +295,13 @@ class Resume(keras.callbacks.Callback):
         before = self.step
         if not self._has_done_a_step:
             self._has_done_a_step = True
-            self._refuse_what_came_later()
+            self._refuse_new_variables()
         self._refuse_other_batches()
         self._warn_of_a_long_skip(before)
         self._state.step += integer("steps", steps, 0)
         if self.step == self._length:
             return  # the epoch's end saves
-        stop = self._preemption.came_by_now()
+        stop = self._preemption.was_requested_by_now()
         is_time = self._every and self.step // self._every > before // self._every
         if stop or is_time:
             self._save(stop)
@@ -321,7 +321,7 @@ class Resume(keras.callbacks.Callback):
 
     # In `fit`
 
-    def _in_place_of_fit(self, model):
+    def _wrap_fit(self, model):
         """Return a replacement for a model's `fit`, because Keras has no callbacks before and after it."""
 
         @wraps(model.fit)
@@ -363,18 +363,20 @@ class Resume(keras.callbacks.Callback):
                 flush=True,
             )
         if self.epoch or self.step:
-            let_logs_go_on(callbacks, self.epoch)
+            continue_csv_logs(callbacks, self.epoch)
         self._callbacks = callbacks
         self._length = self._epochs.length
-        self._or_all_raise(lambda: self._epochs.turn_to(self.epoch))  # Keras may read a batch before training begins
+        self._raise_on_all(
+            lambda: self._epochs.select_epoch(self.epoch)
+        )  # Keras may read a batch before training begins
         try:
             with self._guarded():
                 result = own_fit(self.model, **given)
-            self._note_epochs_that_are_done()  # if no epoch was left
+            self._restore_history()  # if no epoch was left
             return result
         finally:
             self._callbacks = None
-            self._hush.close()
+            self._suppressed_warnings.close()
 
     def _refuse_wrong_fit(self, given, callbacks):
         first = given.get("initial_epoch", 0)
@@ -397,21 +399,21 @@ class Resume(keras.callbacks.Callback):
             raise RuntimeError(f"another Resume was made for this model after this one: {ONE_FIT}")
 
     def _begin_fit(self, logs):
-        give_back(self._callbacks, self._state.callbacks)
+        restore_states(self._callbacks, self._state.callbacks)
         rate = getattr(self.model.optimizer, "learning_rate", None)  # a MultiOptimizer has none
         self._rate = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._opened = self._epochs.times_opened
 
     def _begin_epoch(self, epoch, logs):
-        self._note_epochs_that_are_done()
+        self._restore_history()
         if self.step and self._rate is not None:
             self.model.optimizer.learning_rate.assign(self._rate)  # a per-epoch schedule has set it again
         self._skips_since = time.monotonic() if self.step else None
-        self._or_all_raise(lambda: self._epochs.turn_to(epoch, self.step))
+        self._raise_on_all(lambda: self._epochs.select_epoch(epoch, self.step))
         self._seed = self._epochs.seed
         self._before = self.step
 
-    def _note_epochs_that_are_done(self):
+    def _restore_history(self):
         history = self.model.history
         if not history.epoch:
             for done, shown in self._state.history:
@@ -429,16 +431,16 @@ class Resume(keras.callbacks.Callback):
             done = min(done, self._length)  # Keras counts the last execution as full
         self.step_done(done - self.step)
         if self.step == self._length:
-            self._epochs.turn_to_nothing()
+            self._epochs.select_nothing()
             if self._before:  # Keras warns if data ends before the epoch's length
-                self._hush.enter_context(warnings.catch_warnings())
+                self._suppressed_warnings.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Your input ran out of data")
 
     def on_test_begin(self, logs=None):
-        self._hush.close()
+        self._suppressed_warnings.close()
 
     def _end_epoch_of_fit(self, epoch, logs):
-        self._hush.close()
+        self._suppressed_warnings.close()
         self._state.length = self._length = self._length or self.step
         self._state.history.append([epoch, plain(logs)])
         self._end_epoch()
@@ -447,8 +449,8 @@ class Resume(keras.callbacks.Callback):
         self._state.epoch += 1
         self._state.step = self._before = 0
         self._first_batches.forget()
-        self._refuse_what_came_later()
-        self._save(stop=self._preemption.came())
+        self._refuse_new_variables()
+        self._save(stop=self._preemption.was_requested())
 
     @contextmanager
     def _guarded(self):
@@ -456,7 +458,7 @@ class Resume(keras.callbacks.Callback):
         with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
             yield
 
-    def _refuse_what_came_later(self):
+    def _refuse_new_variables(self):
         known = {id(variable) for variable in self._unlisted.values()}
         later = [where for where, variable in unlisted_variables(self.model).items() if id(variable) not in known]
         if later:
@@ -466,7 +468,7 @@ class Resume(keras.callbacks.Callback):
                 " batch, before Resume"
             )
 
-    def _or_all_raise(self, action):
+    def _raise_on_all(self, action):
         """Return an action's result on this worker; if it fails on one worker, all raise, and none hangs."""
         result = problem = None
         try:
@@ -517,7 +519,7 @@ class Resume(keras.callbacks.Callback):
         if number:
             self._state.assign_seeds()
         if self._chief:
-            self._tell_what_was_found(number, before)
+            self._report_restore(number, before)
         return number
 
     def _answers(self, number, problem=None):
@@ -538,7 +540,7 @@ class Resume(keras.callbacks.Callback):
             time.sleep(0.1)
         return True
 
-    def _tell_what_was_found(self, number, before):
+    def _report_restore(self, number, before):
         """Print findings that a user who restarts a run might not expect."""
         restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
         if restarts and not number:
@@ -563,25 +565,25 @@ class Resume(keras.callbacks.Callback):
         if not self._before:
             self._state.first_batches = self._first_batches.found
         if self._callbacks is not None:
-            self._state.callbacks = states_of(self._callbacks)
+            self._state.callbacks = get_states(self._callbacks)
         self._files.gather(keep=self._chief)
-        spoilt = self._files.spoilt() if self._chief else None
-        if self._chief and not spoilt:
+        nonfinite = self._files.nonfinite() if self._chief else None
+        if self._chief and not nonfinite:
             self._files.save()
-        if spoilt:
-            self._files.empty_rooms()
-        if spoilt and not self._said_spoilt:
-            self._said_spoilt = True
+        if nonfinite:
+            self._files.free_gathered()
+        if nonfinite and not self._warned_nonfinite:
+            self._warned_nonfinite = True
             warnings.warn(
-                f"{spoilt} is not finite after {self.epoch} epochs and {self.step} steps, so this state is not saved:"
-                f" what {self._folder} has stays. bt.find_overflow(model, batch) looks for the cause",
+                f"{nonfinite} is not finite after {self.epoch} epochs and {self.step} steps, so this state is not"
+                f" saved: what {self._folder} has stays. bt.find_overflow(model, batch) looks for the cause",
                 stacklevel=2,
             )
         if stop:
             self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
-            what = "nothing saved" if spoilt else "saved"
+            what = "nothing saved" if nonfinite else "saved"
             print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, leaving", flush=True)
-            leave()
+            exit_preempted()
 
 
 def _by_name(fit, args, kwargs):

@@ -97,13 +97,13 @@ def test_each_package_uses_only_what_stands_below_it():
 
 
 STAYS = {  # stays in the helper, though only advanced packages use it
-    "KnowsItsSteps": "next to in_own_step",
+    "StepAwareModel": "next to in_own_step",
     "custom_call": "notebook 07 has it from there",
     "gpu_memory": "next to the other questions to nvidia-smi",
     "is_in_own_step": "next to in_own_step, which Model enters",
     "own_weights_to_train": "next to layers_within",
     "stacked_figure": "notebooks 06 and 08 have it from there",
-    "whole_outputs": "next to in_own_step",
+    "full_outputs": "next to in_own_step",
     "with_mask": "next to mask_of",
 }
 

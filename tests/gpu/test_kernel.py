@@ -5,7 +5,7 @@ import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.parallel import cudnn
-from bigtrain_nb.advanced.parallel.masks import Said
+from bigtrain_nb.advanced.parallel.masks import MaskMeaning
 from bigtrain_nb.common.quiet import keras, tf
 
 BATCH, LENGTH = 3, 256
@@ -32,21 +32,21 @@ def segments_of(length=LENGTH, most=5):
     return segments
 
 
-def table_of(said, queries, keys):
+def table_of(meaning, queries, keys):
     """Return which keys each query sees, [batch or 1, queries, keys], from the mask's definition alone."""
     row, column = np.arange(queries)[:, None], np.arange(keys)
     seen = np.ones((1, queries, keys), bool)
-    if said.is_causal:
+    if meaning.is_causal:
         seen = seen & (column <= row)
-    if said.window is not None:
-        seen = seen & (row - column < said.window)
-    if said.keys is not None:
-        seen = seen & np.asarray(said.keys)[:, None, :]
-    if said.segments is not None:
-        segments = np.asarray(said.segments)
+    if meaning.window is not None:
+        seen = seen & (row - column < meaning.window)
+    if meaning.keys is not None:
+        seen = seen & np.asarray(meaning.keys)[:, None, :]
+    if meaning.segments is not None:
+        segments = np.asarray(meaning.segments)
         seen = seen & (segments[:, :, None] == segments[:, None, :]) & (segments[:, None, :] > 0)
-    if said.table is not None:
-        seen = seen & np.asarray(said.table)
+    if meaning.table is not None:
+        seen = seen & np.asarray(meaning.table)
     return seen
 
 
@@ -76,33 +76,42 @@ def error(found, expected):
 
 CASES = {
     "full": {},
-    "causal": {"said": Said(is_causal=True)},
-    "causal, float16": {"said": Said(is_causal=True), "dtype": "float16"},
-    "heads of 128": {"said": Said(is_causal=True), "size": 128},
-    "heads of 40": {"said": Said(is_causal=True), "size": 40},
-    "grouped": {"said": Said(is_causal=True), "heads": 8, "groups": 2},
-    "another scale": {"said": Said(is_causal=True), "scale": 0.3},
-    "odd length": {"said": Said(is_causal=True), "length": 201},
-    "window": {"said": Said(is_causal=True, window=37)},
+    "causal": {"meaning": MaskMeaning(is_causal=True)},
+    "causal, float16": {"meaning": MaskMeaning(is_causal=True), "dtype": "float16"},
+    "heads of 128": {"meaning": MaskMeaning(is_causal=True), "size": 128},
+    "heads of 40": {"meaning": MaskMeaning(is_causal=True), "size": 40},
+    "grouped": {"meaning": MaskMeaning(is_causal=True), "heads": 8, "groups": 2},
+    "another scale": {"meaning": MaskMeaning(is_causal=True), "scale": 0.3},
+    "odd length": {"meaning": MaskMeaning(is_causal=True), "length": 201},
+    "window": {"meaning": MaskMeaning(is_causal=True, window=37)},
     "longer keys": {"keys": 384},
-    "longer keys, padded": {"said": Said(keys=padding("right", 384)), "keys": 384},
-    "table": {"said": Said(table=np.random.default_rng(1).uniform(size=(BATCH, LENGTH, LENGTH)) > 0.4)},
+    "longer keys, padded": {"meaning": MaskMeaning(keys=padding("right", 384)), "keys": 384},
+    "table": {"meaning": MaskMeaning(table=np.random.default_rng(1).uniform(size=(BATCH, LENGTH, LENGTH)) > 0.4)},
     "causal table": {
-        "said": Said(is_causal=True, table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4)
+        "meaning": MaskMeaning(is_causal=True, table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4)
     },
     "table, padded": {
-        "said": Said(keys=padding("holes"), table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4)
+        "meaning": MaskMeaning(
+            keys=padding("holes"), table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4
+        )
     },
-    "one segment": {"said": Said(is_causal=True, segments=padding("right").astype("int32"), max_segments=1)},
-    "window, padded right": {"said": Said(is_causal=True, window=37, keys=padding("right"))},
-    "window, padded left": {"said": Said(is_causal=True, window=37, keys=padding("left"))},
-    "packed": {"said": Said(is_causal=True, segments=segments_of(), max_segments=5)},
-    "packed, more room": {"said": Said(is_causal=True, segments=segments_of(), max_segments=9)},
-    "packed, full": {"said": Said(segments=segments_of(), max_segments=5)},
-    "packed, grouped": {"said": Said(is_causal=True, segments=segments_of(), max_segments=5), "heads": 8, "groups": 2},
-    "packed, heads of 128": {"said": Said(is_causal=True, segments=segments_of(), max_segments=5), "size": 128},
+    "one segment": {"meaning": MaskMeaning(is_causal=True, segments=padding("right").astype("int32"), max_segments=1)},
+    "window, padded right": {"meaning": MaskMeaning(is_causal=True, window=37, keys=padding("right"))},
+    "window, padded left": {"meaning": MaskMeaning(is_causal=True, window=37, keys=padding("left"))},
+    "packed": {"meaning": MaskMeaning(is_causal=True, segments=segments_of(), max_segments=5)},
+    "packed, more room": {"meaning": MaskMeaning(is_causal=True, segments=segments_of(), max_segments=9)},
+    "packed, full": {"meaning": MaskMeaning(segments=segments_of(), max_segments=5)},
+    "packed, grouped": {
+        "meaning": MaskMeaning(is_causal=True, segments=segments_of(), max_segments=5),
+        "heads": 8,
+        "groups": 2,
+    },
+    "packed, heads of 128": {
+        "meaning": MaskMeaning(is_causal=True, segments=segments_of(), max_segments=5),
+        "size": 128,
+    },
     **{
-        f"padded {kind}{words}": {"said": Said(is_causal=causal, keys=padding(kind))}
+        f"padded {kind}{words}": {"meaning": MaskMeaning(is_causal=causal, keys=padding(kind))}
         for kind in ("right", "left", "holes")
         for causal, words in ((False, ""), (True, ", causal"))
     },
@@ -111,26 +120,26 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_right_in_both_passes(name):
-    case = {"said": Said(), "dtype": "bfloat16", "heads": 4, "size": 64, "length": LENGTH} | CASES[name]
+    case = {"meaning": MaskMeaning(), "dtype": "bfloat16", "heads": 4, "size": 64, "length": LENGTH} | CASES[name]
     groups, keys = case.get("groups", case["heads"]), case.get("keys", case["length"])
-    said, size, dtype = case["said"], case["size"], case["dtype"]
+    meaning, size, dtype = case["meaning"], case["size"], case["dtype"]
     scale = case.get("scale", size**-0.5)
     random = np.random.default_rng(0)
     shapes = [(case["length"], case["heads"]), (keys, groups), (keys, groups)]
     inputs = [tf.constant(random.normal(size=(BATCH, places, n, size)), dtype) for places, n in shapes]
-    table = table_of(said, case["length"], keys)
+    table = table_of(meaning, case["length"], keys)
     matters = np.broadcast_to(table.any(axis=-1), (BATCH, case["length"])).copy()  # queries that see a key
-    if said.keys is not None and case["length"] == keys:
-        matters &= np.asarray(said.keys)
+    if meaning.keys is not None and case["length"] == keys:
+        matters &= np.asarray(meaning.keys)
     matters = matters[:, :, None, None]
     upstream = tf.constant(random.normal(size=inputs[0].shape) * matters, dtype)
-    as_tensors = Said(
-        said.is_causal,
-        *(None if one is None else tf.constant(one) for one in (said.keys,)),
-        said.window,
-        None if said.segments is None else tf.constant(said.segments),
-        said.max_segments,
-        None if said.table is None else tf.constant(said.table),
+    as_tensors = MaskMeaning(
+        meaning.is_causal,
+        *(None if one is None else tf.constant(one) for one in (meaning.keys,)),
+        meaning.window,
+        None if meaning.segments is None else tf.constant(meaning.segments),
+        meaning.max_segments,
+        None if meaning.table is None else tf.constant(meaning.table),
     )
 
     expected = both_passes(lambda *qkv: single_operations(*qkv, scale, tf.constant(table)), inputs, upstream, "float32")

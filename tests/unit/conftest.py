@@ -84,7 +84,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(source, "now", clock)
     monkeypatch.setattr(progress, "now", clock)
-    monkeypatch.setattr(source, "let_rest", lambda _: clock.spend(0.003))
+    monkeypatch.setattr(source, "wait_until_idle", lambda _: clock.spend(0.003))
     monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.0)
     return clock
 

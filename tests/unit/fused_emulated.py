@@ -48,8 +48,8 @@ def segment_of_each_place(lengths, offsets, shape):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """All checks before using the kernel pass; the custom call is emitted, but cannot run."""
-    monkeypatch.setattr(fused, "why_not_here", lambda: None)
-    monkeypatch.setattr(fused, "_why_not_on", lambda query: None)
+    monkeypatch.setattr(fused, "machine_problem", lambda: None)
+    monkeypatch.setattr(fused, "_device_problem", lambda query: None)
 
 
 @pytest.fixture

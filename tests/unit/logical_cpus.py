@@ -10,7 +10,7 @@ from unittest import mock
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
 with mock.patch.dict(os.environ, NO_GPUS):  # TensorFlow checks once; notebooks tested later see theirs
     from bigtrain_nb.common.quiet import tf
-    from bigtrain_nb.train.devices import mirrored_with_groups_of_its_own
+    from bigtrain_nb.train.devices import mirrored_with_own_groups
 
 CPUS = [f"CPU:{i}" for i in range(8)]
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -25,4 +25,4 @@ def mirrored(count):
 
 def mirrored_by_collectives(count):
     """Return a strategy over CPUs that reduces as GPUs and workers do."""
-    return mirrored_with_groups_of_its_own(CPUS[:count])
+    return mirrored_with_own_groups(CPUS[:count])

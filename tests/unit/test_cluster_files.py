@@ -172,7 +172,7 @@ def test_in_a_training_of_rays_ray_is_asked_whether_a_node_will_go(monkeypatch):
     train.get_preemption_info = lambda: next(infos)
     monkeypatch.setitem(sys.modules, "ray.train", train)
     noted = Preemption()
-    assert [noted.came(), noted.came()] == [False, True]
+    assert [noted.was_requested(), noted.was_requested()] == [False, True]
 
 
 def test_where_ray_is_loaded_and_did_not_start_this_it_is_not_asked(monkeypatch):
@@ -182,4 +182,4 @@ def test_where_ray_is_loaded_and_did_not_start_this_it_is_not_asked(monkeypatch)
     train = ModuleType("ray.train")
     train.get_context, train.get_preemption_info = outside, outside
     monkeypatch.setitem(sys.modules, "ray.train", train)
-    assert Preemption().came() is False
+    assert Preemption().was_requested() is False

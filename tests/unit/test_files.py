@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigtrain_nb.common.files import write_beside, write_bytes
+from bigtrain_nb.common.files import replace_atomically, write_bytes
 
 
 def test_nobody_sees_half_of_a_file(tmp_path):
@@ -14,7 +14,7 @@ def test_nobody_sees_half_of_a_file(tmp_path):
             beside.write_text(content)
             assert beside.suffix == ".keras" and (path.read_text() if path.exists() else None) == before
 
-        write_beside(path, write)
+        replace_atomically(path, write)
         assert path.read_text() == content
     assert [each.name for each in path.parent.iterdir()] == ["model.keras"]
 
@@ -28,5 +28,5 @@ def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        write_beside(path, fail)
+        replace_atomically(path, fail)
     assert path.read_bytes() == b"whole" and list(tmp_path.iterdir()) == [path]

@@ -15,7 +15,7 @@ from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.parallel import cudnn
-from bigtrain_nb.advanced.parallel.masks import said_by
+from bigtrain_nb.advanced.parallel.masks import meaning_of
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -257,7 +257,7 @@ def test_the_most_segments_are_those_of_the_rows():
     with pytest.raises(ValueError, match="most"):
         bt.segment_mask(tf.ones([2, 4], "int32"), most=0)
     table = bt.segment_mask(tf.constant([[1, 1, 2]]))
-    assert said_by(table).segments is None and table.numpy().tolist() == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+    assert meaning_of(table).segments is None and table.numpy().tolist() == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
 
 
 def test_operands_of_packed_rows():

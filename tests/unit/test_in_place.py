@@ -63,7 +63,7 @@ def config(model, path):
 
 @pytest.mark.parametrize("build", [functional, sequential, lambda: Own(name="net")])
 def test_a_file_names_nothing_of_ours(build, tmp_path):
-    """Fails if Keras changes how files name classes: see `known_as`."""
+    """Fails if Keras changes how files name classes: see `register_class_as`."""
     with on(2):
         changed = bt.Model.of(build(), micro_batches=2, shard_optimizer=True)
         if build is functional:

@@ -92,11 +92,11 @@ def test_batches_of_many_shapes_are_programs_without_a_warning(caplog):
 
 
 def test_what_takes_long_is_said(capsys):
-    with multi_step.said_if_it_takes_long("XLA compiles", seconds=30):
+    with multi_step.report_if_slow("XLA compiles", seconds=30):
         pass
     assert capsys.readouterr().out == ""
     told = threading.Event()
-    with multi_step.said_if_it_takes_long("XLA compiles", seconds=0.05):
+    with multi_step.report_if_slow("XLA compiles", seconds=0.05):
         told.wait(0.3)
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first == "XLA compiles: 0 s so far" and last == "XLA compiles: 0 s in all"

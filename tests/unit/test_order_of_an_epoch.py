@@ -9,8 +9,8 @@ from resume_runs import BATCH, EPOCHS, At, Crash, X, Y, crash, cut, model_of, st
 from bigtrain_nb.common import passes
 from bigtrain_nb.common.passes import traits_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.data_order import OneOrder
-from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_an_order_of_each_call, refuse_another_order
+from bigtrain_nb.train.data_order import SharedDataOrder
+from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_another_order, refuse_changing_order
 from bigtrain_nb.train.resume import Resume
 
 SLICES = tf.data.Dataset.from_tensor_slices
@@ -64,7 +64,7 @@ def drawn_by_python():
 
 
 def refuse_two_calls(make):
-    refuse_an_order_of_each_call(make(0), make, 0)
+    refuse_changing_order(make(0), make, 0)
 
 
 once = np.random.default_rng(3)
@@ -100,7 +100,7 @@ def test_a_shuffle_at_random_in_a_function_is_refused(tmp_path):
 def test_an_order_of_another_process_is_refused(make_epoch, tmp_path, monkeypatch):
     """The order is constant within a process, for example drawn when a module is loaded."""
     tf.random.set_seed(0)
-    monkeypatch.setattr("bigtrain_nb.train.resume.refuse_an_order_of_each_call", lambda *_: None)
+    monkeypatch.setattr("bigtrain_nb.train.resume.refuse_changing_order", lambda *_: None)
     monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_random_order", lambda *_: None)
     cut(tmp_path, 5, epoch_of=make_epoch)
     resume = Resume(tmp_path, model_of())
@@ -403,7 +403,7 @@ def test_a_dataset_that_is_open_twice_is_noted_as_if_once():
 
 
 def test_workers_compare_batches_with_a_part_that_is_none():
-    order = OneOrder(tf.distribute.get_strategy())
+    order = SharedDataOrder(tf.distribute.get_strategy())
     batches = list(order.by_batches(UNDISTURBED["None"]().batch(6)))
     assert batches[0][1] is None and order._first
 
@@ -464,7 +464,7 @@ class TestWithoutAGraph:
         refuse_two_calls(lambda epoch: unwritten(images.map(mirrored_at_random).batch(6)))
 
     def test_workers_are_told_what_is_not_compared(self):
-        order = OneOrder(tf.distribute.get_strategy())
+        order = SharedDataOrder(tf.distribute.get_strategy())
         with pytest.warns(UserWarning, match="one order was not examined.*only the first batch is compared"):
             order.by_batches(unwritten(shuffled(seed=1)))
 

@@ -15,8 +15,8 @@ from bigtrain_nb.train.preemption import Preemption
 class Workers:
     """Replies for two workers: this one, and another whose steps take ``seconds`` or which got SIGTERM."""
 
-    def __init__(self, seconds=0.0, came=False):
-        self.other, self.asked_at = [came, seconds], []
+    def __init__(self, seconds=0.0, was_requested=False):
+        self.other, self.asked_at = [was_requested, seconds], []
 
     def __call__(self, this):
         self.asked_at.append(self.step)
@@ -28,7 +28,7 @@ def run(workers, steps, clock, seconds):
     noted = Preemption(workers)
     for workers.step in range(1, steps + 1):
         clock.now += seconds
-        if noted.came_by_now():
+        if noted.was_requested_by_now():
             return workers.step
     return None
 
@@ -62,7 +62,7 @@ def test_what_came_to_another_worker_is_known_at_the_next_question(clock):
     for workers.step in range(1, 8):
         clock.now += 0.1
         workers.other[0] = workers.step >= 4
-        known.append(noted.came_by_now())
+        known.append(noted.was_requested_by_now())
     assert known == [False] * 6 + [True]
 
 
@@ -73,9 +73,9 @@ def test_sigterm_is_noted_while_listening_only(ask):
     if ask:
         ask.step = 1
     with noted.listening():
-        assert not noted.came()
+        assert not noted.was_requested()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert noted.came() and (ask or noted.came_by_now())
+        assert noted.was_requested() and (ask or noted.was_requested_by_now())
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -324,7 +324,7 @@ def test_the_peak_of_steps_is_told_beside_what_the_machine_has(monkeypatch):
     model = dense(layers.Dense(1024, "relu"), layers.Dense(1), loss="mse", width=256, hidden=1024)
     finding = only(model, batched(x, x[:, :1], size=8192), "memory")
     assert finding.verdict == "ok" and "while 3 steps ran" in finding.message and model.train_function is None
-    monkeypatch.setattr(memory, "start_peak_anew", lambda: False)
+    monkeypatch.setattr(memory, "reset_peak", lambda: False)
     finding = only(model, batched(x, x[:, :1], size=8192), "memory")
     assert "since this process began" in finding.message, finding
     monkeypatch.setattr(memory, "memory_limit", lambda: 1.1 * psutil.Process().memory_info().rss)
@@ -1265,11 +1265,11 @@ def test_a_slow_check_takes_no_time_from_other_groups(monkeypatch):
     def slow(training):
         begun.append(time.monotonic())
         while True:
-            training.refuse_late()
+            training.check_deadline()
             time.sleep(0.05)
 
     def quick(training):
-        training.refuse_late()
+        training.check_deadline()
         return {"verdict": "ok", "message": "Done."}
 
     monkeypatch.setattr(room, "GROUPS", {"data": {"slow": slow}, "leaks": {"quick": quick}, "loss": {"last": quick}})

@@ -40,14 +40,14 @@ def train(strategy):
 def test_the_cpu_is_split_and_strategies_of_several_sizes_train_alike_in_one_process():
     """The last three rows are as on GPUs; with TensorFlow's own group numbers the second of them aborts."""
     said = run(
-        "from bigtrain_nb.train.devices import mirrored_with_groups_of_its_own\n"
+        "from bigtrain_nb.train.devices import mirrored_with_own_groups\n"
         "print(*bt.devices())\n"
         "print(*bt.devices(4))\n"
         "print(*bt.devices(2))\n" + TRAIN + "for size in (2, 3, 1, None):\n"
         "    strategy = bt.mirrored(size)\n"
         "    print(type(strategy).__name__, strategy.num_replicas_in_sync, train(strategy))\n"
         "for names in (['CPU:0', 'CPU:1'], bt.devices()[:3], ['CPU:1', 'CPU:2']):\n"
-        "    print('of its own', len(names), train(mirrored_with_groups_of_its_own(names)))\n"
+        "    print('of its own', len(names), train(mirrored_with_own_groups(names)))\n"
         "bt.devices(4)  # as many as there are: nothing to split\n"
         "for make in (bt.devices, bt.mirrored):\n"
         "    try: make(5)\n"
@@ -77,7 +77,7 @@ def test_a_split_made_by_the_reader_is_taken():
 
 @pytest.mark.more("what TensorFlow itself does")
 def test_tensorflows_own_groups_of_several_sizes_still_meet():
-    """tensorflow issue 61314. Once fixed, delete `mirrored_with_groups_of_its_own`."""
+    """tensorflow issue 61314. Once fixed, delete `mirrored_with_own_groups`."""
     code = (
         "bt.devices(3)\n"
         + TRAIN
@@ -92,7 +92,7 @@ def test_tensorflows_own_groups_of_several_sizes_still_meet():
 def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(count, monkeypatch, capsys):
     """Simulates `devices(8)` on a machine with GPUs."""
     monkeypatch.setattr(of_devices, "_devices", [f"CPU:{i}" for i in range(8)])
-    monkeypatch.setattr(of_devices, "mirrored_with_groups_of_its_own", list)
+    monkeypatch.setattr(of_devices, "mirrored_with_own_groups", list)
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: count * [kind])
     for name in ("TF_CONFIG", "SLURM_STEP_ID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)

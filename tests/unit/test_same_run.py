@@ -6,7 +6,7 @@ import types
 import pytest
 from equal_models import precision
 
-from bigtrain_nb.launch.same_run import arguments, differences, what_runs
+from bigtrain_nb.launch.same_run import arguments, describe_run, differences
 
 
 def test_arguments_are_called_by_their_options():
@@ -24,7 +24,7 @@ def test_arguments_are_called_by_their_options():
 
 def test_a_script_below_the_folder_of_python_is_compared_too(script, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(script.parent))
-    assert {"file train.py", "file parts/model.py"} <= set(what_runs())
+    assert {"file train.py", "file parts/model.py"} <= set(describe_run())
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def script(tmp_path, monkeypatch):
 
 
 def test_the_same_run_has_no_differences_and_goes_through_json(script):
-    runs = what_runs()
-    assert differences(what_runs(), runs) == []
+    runs = describe_run()
+    assert differences(describe_run(), runs) == []
     assert runs["argument --rate"] == "0.1" and runs["argument --log-dir"] == "here"
     assert {"tensorflow", "keras", "bigtrain_nb", "Python"} < set(runs)
     assert {name for name in runs if name.startswith("file ")} == {"file train.py", "file parts/model.py"}
@@ -53,23 +53,23 @@ def test_the_same_run_has_no_differences_and_goes_through_json(script):
 
 
 def test_a_file_beside_the_script_that_has_changed_is_named(script):
-    before = what_runs()
+    before = describe_run()
     (script / "parts" / "model.py").write_text("another rate")
-    (only,) = differences(what_runs(), before)
+    (only,) = differences(describe_run(), before)
     assert only.startswith("file parts/model.py is '") and "the chief's is '" in only
 
 
 def test_a_file_that_only_one_has_loaded_is_no_difference(script, monkeypatch):
-    before = what_runs()
+    before = describe_run()
     monkeypatch.delitem(sys.modules, "job/parts/model.py")
-    assert differences(what_runs(), before) == [] and differences(before, what_runs()) == []
+    assert differences(describe_run(), before) == [] and differences(before, describe_run()) == []
 
 
 def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
-    before = what_runs()
+    before = describe_run()
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     with precision("mixed_bfloat16"):
-        after = what_runs()
+        after = describe_run()
     assert differences(after, before) == [
         "Keras' dtype policy is 'mixed_bfloat16', the chief's is 'float32'",
         "NVIDIA_TF32_OVERRIDE is '0', the chief's is not there",
@@ -77,6 +77,6 @@ def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
 
 
 def test_arguments_that_may_differ_are_left_out(script):
-    assert "argument --log-dir" not in what_runs(["--log-dir"])
+    assert "argument --log-dir" not in describe_run(["--log-dir"])
     with pytest.raises(TypeError, match=r"may_differ='--log-dir' must be a list of arguments: \['--log-dir'\]"):
-        what_runs("--log-dir")
+        describe_run("--log-dir")

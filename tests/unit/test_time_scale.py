@@ -37,7 +37,7 @@ def test_the_lab_and_the_diagnosis_have_it_too(clock, say, monkeypatch):
     say("3")
     told = []
     lab = bt.Lab(lambda batch: Source(clock, 0.01), seconds=2, batch=[1, 2])
-    monkeypatch.setattr(lab, "_tell", lambda job, words: told.append(words))
+    monkeypatch.setattr(lab, "_set_status", lambda job, words: told.append(words))
     lab.run(batch=1)
     assert "about 6 s" in told[0]
     pulled = []

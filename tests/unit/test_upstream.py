@@ -26,9 +26,9 @@ from equal_models import (
 
 from bigtrain_nb.advanced.parallel.sharded import is_undecayed
 from bigtrain_nb.advanced.parallel.shards import leave_undecayed
-from bigtrain_nb.advanced.preflight.untouched import random_numbers_of_keras_kept
+from bigtrain_nb.advanced.preflight.untouched import restoring_random_state
 from bigtrain_nb.advanced.watch.meter import examples_counted, tracings_of
-from bigtrain_nb.common.in_place import known_as
+from bigtrain_nb.common.in_place import register_class_as
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, captured_variables_kept, mask_of, operations_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
@@ -220,7 +220,7 @@ def test_two_replicas_write_into_the_array_that_a_generator_yields():
 
 
 def test_steps_in_a_loop_cannot_talk_by_collectives():
-    """Similar to keras issue 19246. Once fixed, delete `steps_in_turn`."""
+    """Similar to keras issue 19246. Once fixed, delete `steps_in_python_loop`."""
     with reducing("by collectives"), pytest.raises(tf.errors.InvalidArgumentError, match="value for placeholder"):
         trained(stock, DATA, SGD, 2, steps_per_execution=2)
 
@@ -316,11 +316,11 @@ def test_distillation_by_default_compares_logits_as_if_they_were_probabilities()
 
 
 def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be_named_as_another_in_private_only():
-    """If `get_registered_name` reads another place, `known_as` must write there."""
+    """If `get_registered_name` reads another place, `register_class_as` must write there."""
     made = type("Dense", (layers.Dense,), {"__module__": layers.Dense.__module__})
     stock = keras.saving.serialize_keras_object(layers.Dense(2, name="a"))
     assert keras.saving.serialize_keras_object(made(2, name="a")) != stock
-    known_as(made, layers.Dense)
+    register_class_as(made, layers.Dense)
     assert keras.saving.serialize_keras_object(made(2, name="a")) == stock
 
 
@@ -378,7 +378,7 @@ def test_what_fit_calls_does_not_say_how_often_it_was_traced():
 
 
 def test_no_public_way_tells_where_random_numbers_have_come_to():
-    """Once there is one, `random_numbers_of_keras_kept` can use it."""
+    """Once there is one, `restoring_random_state` can use it."""
     keras.utils.set_random_seed(1)
     assert not {"get_state", "getstate", "get_rng_state"} & set(dir(tf.random))
 
@@ -386,7 +386,7 @@ def test_no_public_way_tells_where_random_numbers_have_come_to():
         return float(tf.random.uniform([])), float(keras.random.uniform([]))
 
     first = drawn()
-    with random_numbers_of_keras_kept():
+    with restoring_random_state():
         second = drawn()
     assert drawn() == second and second != first
 

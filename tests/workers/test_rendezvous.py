@@ -22,7 +22,7 @@ SECONDS = 60  # a safety limit: these meetings take a second
 @pytest.fixture(autouse=True)
 def nobody_waits_at_exit():
     yield
-    atexit.unregister(rendezvous._leave_last)
+    atexit.unregister(rendezvous._wait_for_peers_to_end)
     while rendezvous.to_the_chief:
         rendezvous.to_the_chief.pop().close()
 
@@ -39,7 +39,7 @@ def specs(count):
 
 
 def meet(spec, seconds=SECONDS, **runs):
-    """Let a task with these facts (`what_runs`) meet the others."""
+    """Let a task with these facts (`describe_run`) meet the others."""
     return rendezvous.meet(spec, runs, rendezvous.Deadline(seconds))
 
 
@@ -92,7 +92,7 @@ def test_strangers_at_the_chiefs_port_do_no_harm(pool):
 
 
 def test_one_that_is_slow_to_say_who_it_is_holds_up_nobody(pool, monkeypatch):
-    monkeypatch.setattr(rendezvous, "TALK_SECONDS", SECONDS)
+    monkeypatch.setattr(rendezvous, "MESSAGE_TIMEOUT_SECONDS", SECONDS)
     chief, worker = specs(2)
     met = [pool.submit(meet, chief)]
     eventually(lambda: listens(chief.addresses[0]))
@@ -107,10 +107,10 @@ def test_another_server_at_the_chiefs_port_is_outlasted(words, pool):
     chief, worker = specs(2)
     with create_server(("127.0.0.1", chief.port)) as server:
         met = [pool.submit(meet, worker)]
-        guest, _ = server.accept()
-        with guest, guest.makefile("rb") as told:
+        peer, _ = server.accept()
+        with peer, peer.makefile("rb") as told:
             told.readline()
-            guest.sendall(words)
+            peer.sendall(words)
     met.append(pool.submit(meet, chief))
     assert [one.result() for one in met] == [None] * 2
 
@@ -123,7 +123,7 @@ def test_all_that_came_hear_who_is_missing(pool):
 
 
 def test_meanwhile_both_tell_for_whom_they_wait(pool, monkeypatch, capsys):
-    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "REPORT_INTERVAL_SECONDS", 0.0)
     chief, worker = specs(2)
     with pytest.raises(RuntimeError):
         meet(worker, 0.5)
@@ -150,7 +150,7 @@ def test_tasks_that_run_something_else_are_refused_with_all_values(pool):
 
 
 def test_a_name_that_does_not_resolve_yet_is_waited_for(pool, monkeypatch, capsys):
-    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "REPORT_INTERVAL_SECONDS", 0.0)
     addresses = [f"host{index}.invalid:{port}" for index, port in enumerate(free_ports(2))]
     chief, worker = (ClusterSpec(addresses, rank, False, "TF_CONFIG") for rank in range(2))
     known = threading.Event()
@@ -190,11 +190,11 @@ def test_the_chief_listens_on_its_own_address_only():
 
 
 def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
-    monkeypatch.setattr(rendezvous, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous, "EXIT_TIMEOUT_SECONDS", 1.0)
     pairs = [socket.socketpair() for _ in range(20)]
     pairs[0][1].close()
     began = time.monotonic()
-    rendezvous._leave_last({rank: mine for rank, (mine, _) in enumerate(pairs)})
+    rendezvous._wait_for_peers_to_end({rank: mine for rank, (mine, _) in enumerate(pairs)})
     assert 1 <= time.monotonic() - began < 18  # one after the other, 19 would take 19
     for pair in pairs:
         pair[0].close()
@@ -212,11 +212,11 @@ def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatc
         met.append(given)
 
     monkeypatch.setattr(rendezvous, "meet", note)
-    assert rendezvous.come_together(spec, {"keras": "3"}, 7.0) == spec
+    assert rendezvous.connect_all_tasks(spec, {"keras": "3"}, 7.0) == spec
     [(whom, runs, deadline)] = met
     assert (whom, runs, deadline.seconds) == (spec, {"keras": "3"}, 7.0)
     with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
-        rendezvous.come_together(spec, {}, 7.0)
+        rendezvous.connect_all_tasks(spec, {}, 7.0)
 
 
 def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_then_only():
@@ -226,12 +226,12 @@ def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_t
         began = time.monotonic()
         for words in (b"", b"bigtrain_nb {"):
             theirs.sendall(words)
-            assert rendezvous.heard(mine, time.monotonic() + 0.2) is None
+            assert rendezvous.receive_message(mine, time.monotonic() + 0.2) is None
         assert time.monotonic() - began < SECONDS
         theirs.sendall(b'"rank": 1}\n')  # the rest is too late
-        assert rendezvous.heard(mine, time.monotonic() + SECONDS) is None
+        assert rendezvous.receive_message(mine, time.monotonic() + SECONDS) is None
         rendezvous.send(theirs, rank=2)
-        assert rendezvous.heard(mine, time.monotonic() + SECONDS) == {"rank": 2}
+        assert rendezvous.receive_message(mine, time.monotonic() + SECONDS) == {"rank": 2}
 
 
 def places(count, host="127.0.0.1"):
@@ -266,16 +266,16 @@ def test_those_beside_the_chief_are_where_the_others_reach_the_chief(pool, monke
     monkeypatch.setattr(rendezvous, "_host", host)
     met = [pool.submit(locate, chief), pool.submit(locate, beside)]
     eventually(lambda: listens(chief.chief))
-    with create_connection(("127.0.0.1", int(chief.chief.rpartition(":")[2]))) as guest:
-        of_another_host.append(guest.getsockname()[1])
-        rendezvous.send(guest, rank=2, group=far.group, runs={"port": 4000})
-        answer = rendezvous.heard(guest, time.monotonic() + SECONDS)
+    with create_connection(("127.0.0.1", int(chief.chief.rpartition(":")[2]))) as peer:
+        of_another_host.append(peer.getsockname()[1])
+        rendezvous.send(peer, rank=2, group=far.group, runs={"port": 4000})
+        answer = rendezvous.receive_message(peer, time.monotonic() + SECONDS)
     assert answer["addresses"][2] == "192.0.2.7:4000"
     assert [one.result().addresses for one in met] == [answer["addresses"]] * 2
 
 
 def test_who_does_not_come_and_who_comes_to_another_group_is_named(pool, monkeypatch, capsys):
-    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "REPORT_INTERVAL_SECONDS", 0.3)
     chief, worker, _ = places(3)
     other = Place(1, 2, chief.chief, "SLURM's variables", "2 tasks")
     met = [pool.submit(locate, chief, 2), pool.submit(locate, worker, 60), pool.submit(locate, other, 1)]
@@ -290,7 +290,7 @@ def test_tasks_that_have_told_where_they_are_are_compared_by_what_they_run(pool,
     met = []
     for place, rate in zip(places(2), ("0.1", "0.2"), strict=True):
         runs = {"argument --rate": rate, "file train.py": rate, "keras": f"3.{rate}"}
-        met.append(pool.submit(rendezvous.come_together, place, runs, SECONDS))
+        met.append(pool.submit(rendezvous.connect_all_tasks, place, runs, SECONDS))
     said = refused(*met)
     for what in ("argument --rate is '0.2', the chief's is '0.1'", "file train.py is", "keras is '3.0.2'"):
         assert what in said

@@ -68,14 +68,14 @@ class ChunkedAttention:
     def state_in_place(self):
         return {"chunks": self.chunks}
 
-    def rows_of_a_chunk(self, length):
+    def chunk_rows(self, length):
         """Return the rows per chunk for ``length`` queries; both may be tensors."""
         return -(-length // self.chunks)  # rounded up
 
     def _compute_attention_mask(self, *args, use_causal_mask=False, **kwargs):
         """Return Keras' mask, with causality as a flag: Keras only passes this object on."""
         mask = super()._compute_attention_mask(*args, use_causal_mask=False, **kwargs)
-        return MaskOfRows(mask, use_causal_mask)
+        return RowwiseMask(mask, use_causal_mask)
 
     def _compute_attention(self, *args, **kwargs):
         own = super()._compute_attention
@@ -86,12 +86,12 @@ class ChunkedAttention:
 
 
 @dataclass
-class MaskOfRows:
+class RowwiseMask:
     """Which keys a query sees: ``given``, [..., L or 1, keys] booleans or an additive mask; if causal, none later."""
 
     given: object
     is_causal: bool
-    said: object = None  # see masks.py
+    meaning: object = None  # see masks.py
 
     def of_rows(self, start, count, keys):
         mask = self.given
@@ -116,12 +116,12 @@ class _ChunkedCall:
         query, key, _ = (arguments[name] for name in self._names)
         self._keys = key.shape[1] or tf.shape(key)[1]
         self._mask = arguments.get("attention_mask")
-        if not isinstance(self._mask, MaskOfRows):
-            self._mask = MaskOfRows(self._mask, arguments.get("use_causal_mask", False))
+        if not isinstance(self._mask, RowwiseMask):
+            self._mask = RowwiseMask(self._mask, arguments.get("use_causal_mask", False))
 
         # Equal chunks, and a smaller one for the remaining rows; Python integers where lengths are static
         length = query.shape[1] or tf.shape(query)[1]
-        self._size = layer.rows_of_a_chunk(length)
+        self._size = layer.chunk_rows(length)
         self._count = length // self._size
         self._rest = length - self._count * self._size
         self._has_rest = not isinstance(self._rest, int) or self._rest > 0

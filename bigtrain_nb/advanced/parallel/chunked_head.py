@@ -10,11 +10,11 @@ from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_compat import (
     WatchedLoss,
-    in_place_of,
     mask_of,
+    patched_method,
     with_mask,
 )
-from bigtrain_nb.common.own_step import KnowsItsSteps, is_in_own_step
+from bigtrain_nb.common.own_step import StepAwareModel, is_in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -52,7 +52,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     return model
 
 
-class ChunkedHead(KnowsItsSteps):
+class ChunkedHead(StepAwareModel):
     """Mixin for the models that `chunk_head` changes."""
 
     stands_for_keras = True  # its compute_loss and compute_metrics are not the user's
@@ -94,7 +94,7 @@ class ChunkedHead(KnowsItsSteps):
             for variable, value in zip(self._compile_metrics.variables, y_pred.states, strict=True):
                 variable.assign(value)
 
-        with in_place_of(self._compile_metrics, "update_state", assign):
+        with patched_method(self._compile_metrics, "update_state", assign):
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _loss_by_chunks(self, loss, y, y_pred, sample_weight, training):  # private: Keras
@@ -111,7 +111,7 @@ class ChunkedHead(KnowsItsSteps):
         rows.metrics = self._known[3]
         if watcher := watcher_of(loss):
             specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]
-            watcher.told(*specs, rows.left())
+            watcher.record(*specs, rows.left())
         value, y_pred.states = rows.run()
         return value
 

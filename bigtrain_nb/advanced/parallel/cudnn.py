@@ -22,37 +22,37 @@ _NOT_SEEN = {"bfloat16": -(2.0**41), "float16": -(2.0**15)}
 """Added to masked scores by a bias: finite, because the kernel subtracts such values from each other."""
 
 
-def attention(query, key, value, scale, said):
-    """Return softmax(scale * query · key) · value, shaped like ``query``, over the keys that `masks.Said` allows.
+def attention(query, key, value, scale, meaning):
+    """Return softmax(scale * query · key) · value, shaped like ``query``, over the keys that ``meaning`` allows.
 
     Query is [batch, queries, heads, size], key and value [batch, keys, groups, size], in bfloat16 or float16; all
     shapes are static. The scores are never stored. Outputs of queries that see no key are undefined. Padding between
     tokens with a ``window``, and a batch with a row of more than ``max_segments``, are not supported and give NaN.
     """
     batch, length = query.shape[:2]
-    window = said.window if said.window is not None and said.window < key.shape[1] else 0
-    settings = Settings(scale, said.is_causal, window)
+    window = meaning.window if meaning.window is not None and meaning.window < key.shape[1] else 0
+    settings = Settings(scale, meaning.is_causal, window)
     operands, undo = [], None
-    keys, table = said.keys, said.table
+    keys, table = meaning.keys, meaning.table
     if keys is not None:
         keys = tf.broadcast_to(keys, [batch, key.shape[1]])
-    if said.max_segments == 1:
-        keys = said.segments > 0
+    if meaning.max_segments == 1:
+        keys = meaning.segments > 0
     if table is not None and keys is not None:  # its columns would have to move with the keys
         keys, table = None, tf.cast(table, "bool") & keys[:, None]
 
-    if said.segments is not None and said.max_segments > 1:
-        settings.max_segments = said.max_segments
+    if meaning.segments is not None and meaning.max_segments > 1:
+        settings.max_segments = meaning.max_segments
         # The kernel leaves positions outside segments uninitialized, in results and gradients
-        is_real = (said.segments > 0)[:, :, None, None]
+        is_real = (meaning.segments > 0)[:, :, None, None]
         query, key, value = (tf.where(is_real, one, tf.zeros_like(one)) for one in (query, key, value))
-        operands = packed_operands(said.segments, said.max_segments, query.shape, key.shape)
+        operands = packed_operands(meaning.segments, meaning.max_segments, query.shape, key.shape)
     elif keys is not None:
         # Padding keys move to the end; the others keep their order. Under a causal mask, queries move along
         order = tf.argsort(tf.cast(~keys, "int32"), axis=1, stable=True)
         back = tf.argsort(order, axis=1)
         key, value = _in_order(key, order, back), _in_order(value, order, back)
-        if said.is_causal:
+        if meaning.is_causal:
             query = _in_order(query, order, back)
             undo = back, order
         operands = [tf.fill([batch], length), tf.maximum(tf.reduce_sum(tf.cast(keys, "int32"), axis=1), 1)]
@@ -64,9 +64,9 @@ def attention(query, key, value, scale, said):
         out = _in_order(out, *undo)
     if keys is not None and window:
         out = _nan_unless(_is_one_piece(keys)[:, None, None, None], out)
-    if said.segments is not None:
-        out = tf.where((said.segments > 0)[:, :, None, None], out, tf.zeros_like(out))
-        out = _nan_unless(tf.reduce_max(said.segments) <= said.max_segments, out)
+    if meaning.segments is not None:
+        out = tf.where((meaning.segments > 0)[:, :, None, None], out, tf.zeros_like(out))
+        out = _nan_unless(tf.reduce_max(meaning.segments) <= meaning.max_segments, out)
     return out
 
 

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
-from bigtrain_nb.advanced.parallel.recompute import is_computed_again
+from bigtrain_nb.advanced.parallel.recompute import is_recomputed
 from bigtrain_nb.advanced.parallel.sharded_weights import (
     build_sharded,
+    expose_full_weights,
     refuse_to_shard,
     shard_weights,
-    show_whole_weights,
 )
 from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
@@ -34,16 +34,16 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits, is_shard, sum_over_replicas
 from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
-_here = threading.local()  # replicas of one process are threads
+_thread_state = threading.local()  # replicas of one process are threads
 
 
 # Sharding
 
 
-def shard_layers(model, layers, unmade=None):
+def shard_layers(model, layers, deferred=None):
     """Shard the weights of some built layers of a model over the replicas; ``layers``: as for `layers_chosen`.
 
-    Layers sharded already are skipped. The weights keep their values, or get those of ``unmade`` variables. Returns
+    Layers sharded already are skipped. The weights keep their values, or get those of ``deferred`` variables. Returns
     whether there was a layer to shard. Raises ValueError for layers that cannot be sharded.
     """
     chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
@@ -58,12 +58,12 @@ def shard_layers(model, layers, unmade=None):
             pairs = []
             for inner in layers_within(layer):
                 if id(inner) not in sharded:
-                    sharded[id(inner)] = shard_weights(inner, unmade)
+                    sharded[id(inner)] = shard_weights(inner, deferred)
                 pairs += sharded[id(inner)]
             object.__setattr__(layer, "_weights_and_shards", pairs)  # Keras tracks an ordinary attribute
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
-        show_whole_weights(layer)
+        expose_full_weights(layer)
     return True
 
 
@@ -73,7 +73,7 @@ def _refuse(model, layer, chosen):
         raise ValueError(f"{layer.name} has no weights yet to shard: call the model once, or build it, first")
     inside = {id(inner) for each in chosen for inner in layers_within(each)}
     for inner in layers_within(layer):
-        if is_computed_again(inner):
+        if is_recomputed(inner):
             raise ValueError(
                 f"{inner.name} is recomputed or sharded already, and fully_shard recomputes by itself: leave out"
                 " bt.recompute"
@@ -89,7 +89,7 @@ def _refuse(model, layer, chosen):
                     )
 
 
-def freeze_as_weights(layer):
+def sync_frozen(layer):
     """Freeze the shards of weights that were frozen after sharding, as LoRA freezes a layer's kernel."""
     attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
     frozen = {weight.path for weight in attributes if not weight.trainable}
@@ -104,7 +104,7 @@ def freeze_as_weights(layer):
 class FullySharded:
     """Mixin for sharded layers. On replicas it gathers the weights; elsewhere each weight shows its full value."""
 
-    is_computed_again = True
+    is_recomputed = True
 
     def call(self, *args, **kwargs):
         if on_replicas():
@@ -116,7 +116,7 @@ class FullySharded:
         weights = [weight for weight, _ in self._weights_and_shards]
         shards = [shard for _, shard in self._weights_and_shards]
         trains = [shard.trainable for shard in shards]
-        reduce_dtype = getattr(_here, "reduce_dtype", None)
+        reduce_dtype = getattr(_thread_state, "reduce_dtype", None)
         if reduce_dtype is None:
             raise ValueError(
                 f"the weights of {self.name} are sharded over the replicas, and a keras.Model does not know how to"
@@ -198,22 +198,22 @@ class FullyShardedMean(MeanOfShards):
         """Return the model that ``build()`` makes, with some layers sharded before they have weights."""
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             return build()
-        return build_sharded(build, lambda model, unmade: shard_layers(model, layers, unmade))
+        return build_sharded(build, lambda model, deferred: shard_layers(model, layers, deferred))
 
     @staticmethod
     def prepare(model):
         if model.built and model.fully_shard is not None and shard_layers(model, model.fully_shard):
             model.train_function = model.test_function = model.predict_function = None  # traced with full weights
         for layer in layers_within(model):
-            freeze_as_weights(layer)
+            sync_frozen(layer)
 
     @contextmanager
-    def at_work(self):
-        _here.reduce_dtype = self.model.reduce_dtype
+    def step_context(self):
+        _thread_state.reduce_dtype = self.model.reduce_dtype
         try:
             yield
         finally:
-            _here.reduce_dtype = None
+            _thread_state.reduce_dtype = None
 
     def share(self, data, training):
         """Return a share that training scales by its part of the batch, so that the replicas' sum is the mean."""

@@ -10,14 +10,14 @@ from typing import Any
 from bigtrain_nb.advanced.parallel import cudnn
 from bigtrain_nb.advanced.parallel.attention import (
     ChunkedAttention,
-    MaskOfRows,
+    RowwiseMask,
     asks_for_scores,
     attention_layers,
     refuse,
     refuse_twice,
 )
 from bigtrain_nb.advanced.parallel.layers import layers_chosen
-from bigtrain_nb.advanced.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
+from bigtrain_nb.advanced.parallel.masks import KV_CACHE_MASK, all_of, annotate_masks, meaning_of
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.quiet import keras, tf
@@ -64,15 +64,15 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     refuse(model, chosen)
     for layer in chosen:
         refuse_twice(layer, "one kernel")
-        if reason := _why_never(layer):
+        if reason := _layer_problem(layer):
             raise ValueError(
                 f"{layer.name} ({own_class(layer).__name__}) cannot be computed by one kernel: {reason}. Leave it out"
                 " with layers=, a function, a regular expression or a list; bt.chunk_attention saves its memory, too"
             )
     for layer in chosen:
         become(layer, FusedAttention)
-    let_masks_tell(model)
-    reason = why_not_here() or _why_not_in(chosen[0].compute_dtype)
+    annotate_masks(model)
+    reason = machine_problem() or _dtype_problem(chosen[0].compute_dtype)
     way = f"in chunks of rows, for {reason}" if reason else "by one kernel"
     print(f"Attention is computed {way}", flush=True)
     return model
@@ -86,15 +86,15 @@ class FusedAttention(ChunkedAttention):
     def state_in_place(self):
         return {}
 
-    def rows_of_a_chunk(self, length):
+    def chunk_rows(self, length):
         return min(_ROWS, length) if isinstance(length, int) else tf.minimum(_ROWS, length)
 
     def _compute_attention_mask(self, query, value, value_mask=None, key_mask=None, attention_mask=None, **others):
         """Return the mask of Keras' own layers, with its meaning. Query rows at padding do not matter."""
         given = {"value_mask": value_mask, "key_mask": key_mask, "attention_mask": attention_mask}
         mask = super()._compute_attention_mask(query, value, **given, **others)
-        inner = said_by(attention_mask)
-        mask.said = replace(
+        inner = meaning_of(attention_mask)
+        mask.meaning = replace(
             inner,
             is_causal=mask.is_causal or inner.is_causal,
             keys=all_of(value_mask, key_mask, inner.keys),
@@ -108,11 +108,11 @@ class FusedAttention(ChunkedAttention):
         bound.apply_defaults()
         given = bound.arguments
         query, key, value = list(given.values())[:3]
-        said = _said_by_call(self, given)
-        if _may_be_of_a_cache(said, given.get("attention_mask"), query, key):
+        meaning = _meaning_for_call(self, given)
+        if _may_be_of_a_cache(meaning, given.get("attention_mask"), query, key):
             return own(*args, **kwargs)
-        away = why_not_here() or _why_not_in(query.dtype) or _why_not_on(query)
-        reason = None if away else _why_not_for(query, key, value, said)
+        away = machine_problem() or _dtype_problem(query.dtype) or _device_problem(query)
+        reason = None if away else _call_problem(query, key, value, meaning)
         if away or reason or asks_for_scores(self, given) or query.shape.rank != 4:
             if reason:
                 warnings.warn(
@@ -120,26 +120,26 @@ class FusedAttention(ChunkedAttention):
                 )
             return super()._compute_attention(*args, **kwargs)
         kind = _kind_of(self)
-        out = cudnn.attention(query, key, value, float(kind.scale(self)), said)
+        out = cudnn.attention(query, key, value, float(kind.scale(self)), meaning)
         return (out, None) if kind.returns_scores else out
 
 
-def _may_be_of_a_cache(said, mask, query, key):
-    if isinstance(mask, MaskOfRows):  # of Keras' own layers, which have no cache
+def _may_be_of_a_cache(meaning, mask, query, key):
+    if isinstance(mask, RowwiseMask):  # of Keras' own layers, which have no cache
         return False
-    return said is KERAS_OWN_WAY or (said.table is not None and query.shape[1] != key.shape[1])
+    return meaning is KV_CACHE_MASK or (meaning.table is not None and query.shape[1] != key.shape[1])
 
 
-def _said_by_call(layer, given):
+def _meaning_for_call(layer, given):
     mask = given.get("attention_mask")
-    said = getattr(mask, "said", None) or said_by(mask)
-    if said is KERAS_OWN_WAY:
-        return said
+    meaning = getattr(mask, "meaning", None) or meaning_of(mask)
+    if meaning is KV_CACHE_MASK:
+        return meaning
     window = _kind_of(layer).window(layer)
     return replace(
-        said,
-        is_causal=said.is_causal or bool(given.get("use_causal_mask")),
-        window=said.window if window is None else window,
+        meaning,
+        is_causal=meaning.is_causal or bool(given.get("use_causal_mask")),
+        window=meaning.window if window is None else window,
     )
 
 
@@ -207,7 +207,7 @@ _LLAMA = _Kind(
 )
 
 
-def _why_never(layer):
+def _layer_problem(layer):
     kind = _kind_of(layer)
     if kind is None:
         return "its attention is not known to be softmax(scale * query · key) · value"
@@ -222,7 +222,7 @@ def _why_never(layer):
 # Why the kernel is not used
 
 
-def why_not_here():
+def machine_problem():
     """Return the reason in words if this machine cannot run the kernel, or None."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
@@ -233,33 +233,35 @@ def why_not_here():
     return None
 
 
-def _why_not_in(dtype):
+def _dtype_problem(dtype):
     name = tf.as_dtype(dtype).name
     if name in cudnn.TYPES:
         return None
     return f'the kernel takes 16 bits, and this is {name}: keras.config.set_dtype_policy("mixed_bfloat16")'
 
 
-def _why_not_on(query):
+def _device_problem(query):
     return "this runs on a CPU" if "CPU" in device_of(query).upper() else None
 
 
-def _why_not_for(query, key, value, said):
+def _call_problem(query, key, value, meaning):
     if not (query.shape.is_fully_defined() and key.shape.is_fully_defined()):
         return f"its shapes must be known, and this is {query.shape}: batch(..., drop_remainder=True), or a bt.Model"
     if key.shape != value.shape or query.shape[3] % 8 or query.shape[3] > cudnn.LARGEST_HEAD:
         return f"it takes heads of at most {cudnn.LARGEST_HEAD} numbers in steps of 8, and these have {query.shape[3]}"
-    if said.is_causal and query.shape[1] != key.shape[1]:
+    if meaning.is_causal and query.shape[1] != key.shape[1]:
         return f"its mask is causal, and there are {query.shape[1]} queries and {key.shape[1]} keys"
-    if said.window is not None and said.window < key.shape[1] and not said.is_causal:
-        return f"its window of {said.window} is to both sides"
-    if said.table is not None and query.shape[1] != key.shape[1]:
+    if meaning.window is not None and meaning.window < key.shape[1] and not meaning.is_causal:
+        return f"its window of {meaning.window} is to both sides"
+    if meaning.table is not None and query.shape[1] != key.shape[1]:
         return f"a mask that is a table is not tried with {query.shape[1]} queries and {key.shape[1]} keys"
-    if said.table is not None and (query.shape[1] % 2 or key.shape[1] % 2):
+    if meaning.table is not None and (query.shape[1] % 2 or key.shape[1] % 2):
         return f"a mask that is a table takes even lengths, and these are {query.shape[1]} and {key.shape[1]}"
-    if said.table is not None and said.table.shape.rank != 3:
-        return f"a mask that is a table is [batch, queries, keys], and this is {said.table.shape}"
-    if said.segments is not None and (said.table is not None or said.keys is not None or said.window is not None):
+    if meaning.table is not None and meaning.table.shape.rank != 3:
+        return f"a mask that is a table is [batch, queries, keys], and this is {meaning.table.shape}"
+    if meaning.segments is not None and (
+        meaning.table is not None or meaning.keys is not None or meaning.window is not None
+    ):
         return "segments together with padding, a window or another table are not tried: positions of no segment are 0"
     return None
 

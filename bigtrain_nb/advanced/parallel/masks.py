@@ -13,11 +13,11 @@ from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 
-_SAID = "_bigtrain_said"
+_MEANING_ATTRIBUTE = "_bigtrain_said"
 
 
 @dataclass(frozen=True)
-class Said:
+class MaskMeaning:
     """Which keys a query sees: those that all fields allow.
 
     ``is_causal``: none later. ``keys``: those that are true, [batch, keys]. ``window``: of these the last ``window``,
@@ -33,26 +33,26 @@ class Said:
     table: Any = None
 
 
-KERAS_OWN_WAY = object()
+KV_CACHE_MASK = object()
 """Marks a mask for attention over a KV cache, in `generate`."""
 
 
-def tell(mask, said):
-    """Attach ``said`` to a mask, for `said_by`; return the mask."""
+def attach_meaning(mask, meaning):
+    """Attach ``meaning`` to a mask, for `meaning_of`; return the mask."""
     if mask is not None:
-        setattr(mask, _SAID, said)
+        setattr(mask, _MEANING_ATTRIBUTE, meaning)
     return mask
 
 
-def said_by(mask):
+def meaning_of(mask):
     """Return the meaning of a mask [batch, queries or 1, keys], or of None."""
     if mask is None:
-        return Said()
-    if (said := getattr(mask, _SAID, None)) is not None:
-        return said
+        return MaskMeaning()
+    if (meaning := getattr(mask, _MEANING_ATTRIBUTE, None)) is not None:
+        return meaning
     if mask.shape.rank == 3 and mask.shape[1] == 1:
-        return Said(keys=tf.cast(mask[:, 0], "bool"))
-    return Said(table=mask)
+        return MaskMeaning(keys=tf.cast(mask[:, 0], "bool"))
+    return MaskMeaning(table=mask)
 
 
 def all_of(*masks):
@@ -61,16 +61,16 @@ def all_of(*masks):
     return None if not masks else masks[0] if len(masks) == 1 else tf.reduce_all(tf.stack(masks), axis=0)
 
 
-def let_masks_tell(model):
+def annotate_masks(model):
     """Make the decoders within a model attach the meaning to the masks that they make."""
     for layer in layers_within(model):
         if hasattr(layer, "_compute_self_attention_mask"):
-            become(layer, DecoderThatTells)
+            become(layer, MaskAnnotatingDecoder)
         elif own_class(layer).__name__ == "GemmaDecoderBlock":
-            become(layer, GemmaBlockThatTells)
+            become(layer, MaskAnnotatingGemmaBlock)
 
 
-class DecoderThatTells:
+class MaskAnnotatingDecoder:
     """Mixin for KerasHub's decoders as in GPT-2, BART, Llama, Mistral and Qwen."""
 
     def state_in_place(self):
@@ -81,12 +81,12 @@ class DecoderThatTells:
         mask = own(*args, **kwargs)
         given = inspect.signature(own).bind(*args, **kwargs).arguments
         if given.get("self_attention_cache") is not None:
-            return tell(mask, KERAS_OWN_WAY)
-        inner = said_by(given.get("decoder_attention_mask"))
+            return attach_meaning(mask, KV_CACHE_MASK)
+        inner = meaning_of(given.get("decoder_attention_mask"))
         padding = given.get("decoder_padding_mask")
         if padding is None:
             padding = mask_of(given["decoder_sequence"])
-        said = Said(
+        meaning = MaskMeaning(
             is_causal=given.get("use_causal_mask", True),
             keys=all_of(padding, inner.keys),
             window=getattr(self, "sliding_window", None),
@@ -94,10 +94,10 @@ class DecoderThatTells:
             max_segments=inner.max_segments,
             table=inner.table,
         )
-        return tell(mask, said)
+        return attach_meaning(mask, meaning)
 
 
-class GemmaBlockThatTells:
+class MaskAnnotatingGemmaBlock:
     """Mixin for the blocks of Gemma."""
 
     def state_in_place(self):
@@ -106,9 +106,9 @@ class GemmaBlockThatTells:
     def _compute_attention_mask(self, x, padding_mask, cache, cache_update_index):
         mask = super()._compute_attention_mask(x, padding_mask, cache, cache_update_index)
         if cache is not None:
-            return tell(mask, KERAS_OWN_WAY)
+            return attach_meaning(mask, KV_CACHE_MASK)
         padding = mask_of(x) if padding_mask is None else padding_mask
-        return tell(mask, Said(is_causal=True, keys=all_of(padding)))
+        return attach_meaning(mask, MaskMeaning(is_causal=True, keys=all_of(padding)))
 
 
 def segment_mask(segments: Any, most: int | None = None) -> Any:
@@ -144,7 +144,11 @@ class SegmentMask(keras.layers.Layer):
 
     def call(self, segments):
         table = keras.ops.equal(segments[:, :, None], segments[:, None, :])
-        return table if self.most is None else tell(table, Said(segments=segments, max_segments=self.most))
+        return (
+            table
+            if self.most is None
+            else attach_meaning(table, MaskMeaning(segments=segments, max_segments=self.most))
+        )
 
     def get_config(self):
         return {**super().get_config(), "most": self.most}

@@ -46,7 +46,7 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     chosen = [model] if layers is None else layers_chosen(model, layers)
     _refuse_one_inside_another(model, chosen)
     for layer in chosen:
-        if not is_computed_again(layer):
+        if not is_recomputed(layer):
             become(layer, Recomputed)
     return model
 
@@ -54,23 +54,23 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
 class Recomputed:
     """Mixin for recomputed layers."""
 
-    is_computed_again = True
+    is_recomputed = True
 
     def call(self, *args, **kwargs):
         return call_as_function(self, super().call, args, kwargs, tf.recompute_grad)
 
 
 def _refuse_one_inside_another(model, chosen):
-    already = [layer for layer in layers_within(model) if is_computed_again(layer)]
+    already = [layer for layer in layers_within(model) if is_recomputed(layer)]
     for outer in [*already, *chosen]:
         for inner in layers_within(outer)[1:]:
-            if is_computed_again(inner) or any(inner is one for one in chosen):
+            if is_recomputed(inner) or any(inner is one for one in chosen):
                 raise ValueError(
                     f"{inner.name} is inside {outer.name}, and both are to be recomputed: its layers would be computed"
                     " three times. Choose the inner or the outer one"
                 )
 
 
-def is_computed_again(layer):
+def is_recomputed(layer):
     """Return whether a layer is recomputed already, as fully sharded ones are."""
-    return getattr(layer, "is_computed_again", False)
+    return getattr(layer, "is_recomputed", False)

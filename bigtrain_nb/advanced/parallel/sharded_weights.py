@@ -6,46 +6,46 @@ from functools import partial
 from bigtrain_nb.advanced.parallel.shards import is_shard, mark_shard, on_replicas, value_of_first
 from bigtrain_nb.common.keras_compat import own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import give_whole_weights, several_workers, whole_weights
+from bigtrain_nb.common.replicas import full_weights, set_full_weights, several_workers
 
 # isort: split
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 
-def show_whole_weights(layer):
+def expose_full_weights(layer):
     """Make a layer return full weights from `get_weights`, and accept them in `set_weights`."""
-    layer.get_weights = partial(whole_weights, layer)
-    layer.set_weights = partial(give_whole_weights, layer)
+    layer.get_weights = partial(full_weights, layer)
+    layer.set_weights = partial(set_full_weights, layer)
 
 
 def build_sharded(build, shard):
     """Return the model that ``build()`` makes, with some weights sharded before they are initialized.
 
-    ``shard(model, unmade)`` shards them, so no replica ever holds one of these weights in full. Initial values are
+    ``shard(model, deferred)`` shards them, so no replica ever holds one of these weights in full. Initial values are
     those of a model that is built first and then sharded; with several workers, those of the first one.
     """
-    with tf.device("CPU"), UnmadeVariables() as unmade:
+    with tf.device("CPU"), DeferredVariables() as deferred:
         model = build()
     if isinstance(model, keras.Model):
-        shard(model, unmade)
+        shard(model, deferred)
     with tf.distribute.get_strategy().scope():
-        unmade.make_rest()
+        deferred.make_rest()
     return model
 
 
-def shard_weights(layer, unmade=None):
+def shard_weights(layer, deferred=None):
     """Replace the weights that a layer itself trains by shards, for training and saving.
 
     Reading such a weight returns its full value; on a replica it raises ValueError. Weights keep their values, or get
-    those of ``unmade`` variables. Returns pairs of a weight and its shard.
+    those of ``deferred`` variables. Returns pairs of a weight and its shard.
     """
     pairs = []
     for weight in own_weights_to_train(layer):
-        shard = _shard_of(weight, unmade)
+        shard = _shard_of(weight, deferred)
         value_from(weight, partial(_shown, weight, shard))
         pairs.append((weight, shard))
-    let_stand_for(layer, pairs)
+    swap_variables(layer, pairs)
     if pairs:
         _save_whole(layer, pairs)
     return pairs
@@ -63,7 +63,7 @@ def refuse_to_shard(weights):
             )
 
 
-def _shard_of(weight, unmade):
+def _shard_of(weight, deferred):
     """Return a variable with this replica's part of a weight."""
     strategy = tf.distribute.get_strategy()
     shape = [-(-math.prod(weight.shape) // strategy.num_replicas_in_sync)]  # rounded up
@@ -71,13 +71,13 @@ def _shard_of(weight, unmade):
     shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it replaces is cast
     same_path(shard, weight)
     mark_shard(shard, weight.shape)
-    weight.trainable = True  # until somebody freezes it, see `freeze_as_weights`
-    if unmade is None:
+    weight.trainable = True  # until somebody freezes it, see `sync_frozen`
+    if deferred is None:
         value = weight.value
         shard.key_of_weight = key_of(weight)
     else:
         with tf.device("CPU"):
-            value = unmade.take(weight)
+            value = deferred.take(weight)
         if several_workers(strategy):
             value = value_of_first(strategy, value)
     shard.whole.assign(value)
@@ -111,19 +111,19 @@ def _save_whole(layer, pairs):
     back = [(shard, weight) for weight, shard in pairs]
 
     def save_own_variables(store):
-        let_stand_for(layer, back)
+        swap_variables(layer, back)
         try:
             save(store)
         finally:
-            let_stand_for(layer, pairs)
+            swap_variables(layer, pairs)
 
     def load_own_variables(store):
-        let_stand_for(layer, back)
+        swap_variables(layer, back)
         try:
             with keras.StatelessScope() as scope:
                 load(store)
         finally:
-            let_stand_for(layer, pairs)
+            swap_variables(layer, pairs)
         for weight, shard in pairs:
             shard.whole.assign(scope.get_current_value(weight))
 
@@ -136,7 +136,7 @@ def key_of(weight):  # private: Keras
     return weight.value._unique_id
 
 
-def let_stand_for(layer, pairs):  # private: Keras
+def swap_variables(layer, pairs):  # private: Keras
     """Replace the first variable of each pair by the second, among those that a built layer itself trains and saves.
 
     Its attributes, such as ``kernel``, are unchanged.
@@ -164,7 +164,7 @@ def infers_shapes():  # private: Keras
     return in_stateless_scope()
 
 
-class UnmadeVariables:  # private: Keras
+class DeferredVariables:  # private: Keras
     """A scope in which layers are built with uninitialized variables; `take` and `make_rest` initialize them later.
 
     A value assigned to a variable meanwhile, from a file say, is kept. Otherwise values are those of immediate

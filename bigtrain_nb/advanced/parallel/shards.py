@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary
 
-from bigtrain_nb.common.files import write_beside
+from bigtrain_nb.common.files import replace_atomically
 from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.quiet import keras, tf
@@ -23,13 +23,13 @@ from bigtrain_nb.common.replicas import (
     GATHERED_AS,
     all_gather,
     by_type,
+    full_variable,
     gather_over_replicas,
     is_shard,
     on_cpus,
     on_each_replica,
     several_workers,
     sum_over_replicas,
-    whole_of,
 )
 from bigtrain_nb.train.reduction import Mean, square_norms
 
@@ -129,7 +129,7 @@ def save_together(strategy, path, save):
     problem = None
     try:
         if first_of_this_path == mine:
-            write_beside(path, save)
+            replace_atomically(path, save)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 save(os.path.join(folder, os.path.basename(path)))
@@ -290,7 +290,7 @@ class OptimizerOfShards:
 
     @property
     def variables(self):
-        return [whole_of(variable) for variable in super().variables]
+        return [full_variable(variable) for variable in super().variables]
 
 
 def is_undecayed_by_key(optimizer, key):  # private: Keras

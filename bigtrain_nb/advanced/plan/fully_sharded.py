@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.advanced.parallel.shards import in_rows
-from bigtrain_nb.common.keras_compat import in_place_of, layers_within, own_weights_to_train
+from bigtrain_nb.common.keras_compat import layers_within, own_weights_to_train, patched_method
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits, by_type
 
@@ -31,8 +31,8 @@ def fully_sharded(layers, shards, devices, reduce_dtype):
     """
     with ExitStack() as calls:
         for layer in layers:
-            calls.enter_context(in_place_of(layer, "call", _call_of_shards(layer, shards, devices, reduce_dtype)))
-            calls.enter_context(in_place_of(layer, "_known_updates", ()))  # set by `call_as_function`
+            calls.enter_context(patched_method(layer, "call", _call_of_shards(layer, shards, devices, reduce_dtype)))
+            calls.enter_context(patched_method(layer, "_known_updates", ()))  # set by `call_as_function`
         yield
 
 

@@ -10,7 +10,7 @@ from bigtrain_nb.advanced.parallel.row_by_row import RowByRow
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard, weights_to_train
 from bigtrain_nb.advanced.plan.graph import Graph
-from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.fit_data import compute_loss_like_fit, passes, preprocess_like_fit
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
@@ -182,7 +182,7 @@ def _one_batch(model, batch):
     source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
     if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
         raise _no_batch(batch)
-    for first in passes(as_fit_gives(model, source))():  # a plan does not change the order in which `fit` trains
+    for first in passes(preprocess_like_fit(model, source))():  # a plan does not change the order in which `fit` trains
         return first
     raise ValueError("the dataset yielded no batch")
 
@@ -279,7 +279,7 @@ def _as_outputs(target, output):
 
 def _own_value(model, x, y, outputs, sample_weight):
     """Return the loss of a model with a custom `compute_loss`."""
-    return loss_as_fit_asks(model, x, y, outputs, sample_weight, training=True)
+    return compute_loss_like_fit(model, x, y, outputs, sample_weight, training=True)
 
 
 def _layer_names(model):

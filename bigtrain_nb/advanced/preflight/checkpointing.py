@@ -46,9 +46,9 @@ def saved(training):
     """Does stock Keras, in a process without bigtrain_nb, load the saved model and get the same outputs?"""
     training.refuse_own_step()
     before = keras.tree.flatten(training.outputs(training.x))
-    training.state.put_back_but_random()
+    training.state.restore_nonrandom()
     again = keras.tree.flatten(training.outputs(training.x))
-    training.state.put_back()
+    training.state.restore_values()
     if _largest_change(before, again) > SAVED_DIFFERS:
         raise Skipped("outputs are random, so that those of the loaded model cannot be compared")
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def resumed(training):
         )
     with tempfile.TemporaryDirectory() as folder:
         for last in (STOPPED_AFTER, STEPS):
-            training.state.put_back()
+            training.state.restore_values()
             try:
                 _go_on(training, Resume(folder, training.model, every=1), batches[:last])
             except (Skipped, TrainingRaises):
@@ -215,7 +215,7 @@ def resumed(training):
 
 def _trained(training, batches):
     """Return the values of all variables after a step on each batch from the initial state."""
-    training.state.put_back()
+    training.state.restore_values()
     for batch in batches:
         training.step(batch)
     return _values(training.model)

@@ -75,7 +75,7 @@ def _runs_as_far_as_tried(training):
     if training.fails_with is None:
         try:
             training.step(training.first)
-            training.state.put_back()
+            training.state.restore_values()
         except TrainingRaises as error:
             if "targets" in training.chosen and _are_wrong_targets(training, 0):
                 raise Skipped("a step fails, for the targets are wrong, which has its own line") from error
@@ -136,7 +136,7 @@ def finite(training):
     for place, batch in enumerate(training.batches):
         words = _not_finite_in(batch, place)
         try:
-            trains = words and _trains_all_the_same(training, batch)
+            trains = words and _step_is_finite(training, batch)
         except Exception as error:
             reason = error if isinstance(error, Skipped) else words_of(error)
             return warning(
@@ -172,12 +172,12 @@ def _not_finite_in(batch, place):
     return ""
 
 
-def _trains_all_the_same(training, batch):
+def _step_is_finite(training, batch):
     """Return whether loss and gradients of a batch are finite, or the weights after a custom step."""
     if training.has_own_step:
         training.step(batch)
         weights = [weight.numpy() for weight in training.model.trainable_variables]
-        training.state.put_back()
+        training.state.restore_values()
         return all(np.isfinite(weight).all() for weight in weights)
     loss, gradients = training.gradients(batch, training=True)
     return math.isfinite(loss) and all(np.isfinite(np.asarray(each)).all() for each in gradients.values())
@@ -268,7 +268,7 @@ def repeated(training):
     """Are batches repeated?"""
     if len(training.batches) < 3:
         raise Skipped("from fewer than 3 batches it cannot be told whether they repeat themselves")
-    prints = [_print(batch) for batch in training.batches]
+    prints = [_fingerprint(batch) for batch in training.batches]
     again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
     if len(set(prints)) == 1:
         return failure(
@@ -504,7 +504,7 @@ def _classes(y):
     return y if whole and len(np.unique(y)) <= max(2, len(y) // 2) else None
 
 
-def _print(batch):
+def _fingerprint(batch):
     digest = hashlib.blake2b(digest_size=16)
     for value in keras.tree.flatten(batch):
         if value is not None:

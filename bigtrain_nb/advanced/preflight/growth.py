@@ -88,7 +88,7 @@ def _trained_passes(training, source):
     seen, batches = [], None
     train = train_function_of(training.model)
     for _ in range(PASSES):
-        training.refuse_late()
+        training.check_deadline()
         batches = batches if goes_on and batches is not None else start()
         seen.append(_Seen(_steps(training, train, batches)))
     return seen

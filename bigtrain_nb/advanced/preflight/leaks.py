@@ -164,7 +164,7 @@ def evaluation(training):
 
     with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
         before = keras.tree.flatten(training.outputs(training.x))
-        moved = training.state.put_back_but_random()
+        moved = training.state.restore_nonrandom()
         after = keras.tree.flatten(training.outputs(training.x))
     change = max(map(change_of, before, after), default=0.0)
     if change <= _threshold(training.model):

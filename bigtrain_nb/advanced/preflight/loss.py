@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import ks_2samp
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
-from bigtrain_nb.advanced.preflight.training import TooLate, named_parts
+from bigtrain_nb.advanced.preflight.training import TimedOut, named_parts
 from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.quiet import keras, tf
@@ -247,7 +247,7 @@ def frozen(training):
     found = {"as made": [], "as drawn": [], "trained": [], "unknown": []}
     for layer in layers_within(training.model):
         if not layer.trainable and own_weights_to_train(layer):
-            found[_how_it_is(layer)].append(layer)
+            found[_weight_state(layer)].append(layer)
     if not any(found.values()):
         return ok("No layer is frozen.")
     suspect = [*found["as made"], *found["as drawn"], *([] if found["trained"] else found["unknown"])]
@@ -270,7 +270,7 @@ def frozen(training):
     return ok(f"Frozen layers: {sum(map(len, found.values()))}, with weights that are not as they were made.")
 
 
-def _how_it_is(layer):
+def _weight_state(layer):
     """Return whether the weights of a layer are "as made", "as drawn", "trained" or "unknown"."""
     constants = [(getattr(layer, name, None), values) for name, values in _CONSTANTS.items()]
     constants = [np.isin(each.numpy(), values) for each, values in constants if isinstance(each, keras.Variable)]
@@ -315,15 +315,15 @@ def one_batch(training):
     compares = compares_examples(training)
     constant = loss if compares else best_constant(training)
     if constant < 0:
-        return _of_any_sign(training, loss)
-    if _stands_still(training):
+        return _check_divergence(training, loss)
+    if _has_zero_learning_rate(training):
         return warning(
             f"The schedule's rate is {0:g} now and {STEPS} steps later: it has run to its end, and steps do nothing.",
             "Compile the model again, or give the schedule more steps.",
             "02",
         )
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
-    training.state.put_back()
+    training.state.restore_values()
     rate = float(innermost(training.model.optimizer).learning_rate)
     highest = max(losses) if all(map(math.isfinite, losses)) else math.inf
     scheduled = not isinstance(innermost(training.model.optimizer).learning_rate, keras.Variable)
@@ -357,7 +357,7 @@ def one_batch(training):
     if min(losses) <= FALLS_TO * constant:
         return ok(words)
     if len(losses) < STEPS:
-        raise TooLate(
+        raise TimedOut(
             f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
             f" {number(min(losses))}; up to {STEPS} can be needed, so give more minutes"
         )
@@ -390,7 +390,7 @@ def _compares_examples(training):
         return False
     gradients = []
     for shift in (0, 1):
-        training.state.put_back()  # with the same random numbers
+        training.state.restore_values()  # with the same random numbers
         given = [with_mask(tf.concat([each[:1], tf.roll(each[1:], shift, 0)], 0), mask_of(each)) for each in flat]
         with tf.GradientTape() as tape:
             numbers = [each for each in given if each.dtype.is_floating]
@@ -403,7 +403,7 @@ def _compares_examples(training):
     return max(changes, default=0.0) > GRADIENT_DIFFERS * max(sizes, default=0.0)
 
 
-def _of_any_sign(training, start):
+def _check_divergence(training, start):
     """Return a failure if a loss that can be negative diverges on one batch; otherwise raise Skipped."""
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
     if _runs_away(start, max(losses)):
@@ -423,7 +423,7 @@ def _ran_away(name, start, highest, steps):
     )
 
 
-def _stands_still(training):
+def _has_zero_learning_rate(training):
     """Return whether a schedule has ended at a learning rate of 0."""
     optimizer = innermost(training.model.optimizer)
     if isinstance(optimizer.learning_rate, keras.Variable):
@@ -431,7 +431,7 @@ def _stands_still(training):
     rates = [float(optimizer.learning_rate)]
     optimizer.iterations.assign_add(STEPS)
     rates.append(float(optimizer.learning_rate))
-    training.state.put_back()
+    training.state.restore_values()
     return not any(rates)
 
 
@@ -458,7 +458,7 @@ def best_constant(training):
     def loss_and_gradient(numbers):
         nonlocal calls
         if time.monotonic() > until:
-            raise TooLate(f"in {calls} calls of the loss its best constant predictor was not found: give more minutes")
+            raise TimedOut(f"in {calls} calls of the loss its best constant predictor was not found: give more minutes")
         calls += 1
         with tf.GradientTape() as tape:
             vectors = tf.split(tf.constant(numbers, tf.float32), sizes)
@@ -569,16 +569,16 @@ def _largest_input(training):
 
 def _still_silent_after_a_step(training, silent):
     """Return the weights without a gradient even after some steps; next to zero weights, as in LoRA, it comes later."""
-    for _ in range(3 * training.steps_of_an_update):
+    for _ in range(3 * training.steps_per_update):
         training.step(training.first)
     _, gradients = training.gradients(training.first, training=True)
-    training.state.put_back()
+    training.state.restore_values()
     return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
 
 
 def _moves_outputs(training, weight, before, places, deviation):
     """Return whether outputs at ``places`` change when noise of this deviation is added to a weight."""
-    training.state.put_back()
+    training.state.restore_values()
     value = weight.numpy()
     weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
     after = training.outputs(training.x, is_trial=True)
@@ -637,17 +637,17 @@ def _steps(training, seconds, enough):
 def _steps_at(training, rate, constant):
     innermost(training.model.optimizer).learning_rate = rate
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
-    training.state.put_back()
+    training.state.restore_values()
     return losses
 
 
 def _own_steps(training):
     """Take some steps of a custom `train_step` on one batch, and check the logs that it returns."""
-    training.refuse_spoiled("step")
+    training.refuse_unusable("step")
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     logs = []
     while len(logs) < 20 and time.monotonic() < until:
-        given = training.step(training.first, anew=False)
+        given = training.step(training.first, fresh_metrics=False)
         logs.append({name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in given.items()})
         bad = [name for name, value in logs[-1].items() if not math.isfinite(value)]
         if bad:

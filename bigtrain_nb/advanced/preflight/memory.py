@@ -5,7 +5,7 @@ from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.plan.plans import plan_step
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
-from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, start_peak_anew
+from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, reset_peak
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 
@@ -23,13 +23,13 @@ def memory(training):
     has = gpu_memory() if gpu else memory_limit()
     if has is None:
         raise Skipped("how much memory the device has is not known")
-    counts_anew = start_peak_anew()
+    peak_was_reset = reset_peak()
     if gpu:
         tf.config.experimental.reset_memory_stats(gpu)
     _take_steps(training)
     peak = tf.config.experimental.get_memory_info(gpu)["peak"] if gpu else peak_resident()
     words = f"{amount(peak, 'bytes')} at most, of the {amount(has, 'bytes')} of {'the GPU' if gpu else 'this machine'},"
-    words += f" while {STEPS} steps ran" if gpu or counts_anew else " since this process began"
+    words += f" while {STEPS} steps ran" if gpu or peak_was_reset else " since this process began"
     words += "." if gpu else ", with all that this process holds."
     advice = _without_logits(training)
     notebook = "07" if advice else "05"

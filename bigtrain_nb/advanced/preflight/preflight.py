@@ -36,11 +36,11 @@ from bigtrain_nb.advanced.preflight.report import (
     failure,
     warning,
 )
-from bigtrain_nb.advanced.preflight.training import NoExamples, TooLate, Training, refuse_read_once, words_of
-from bigtrain_nb.advanced.preflight.untouched import build_optimizers, left_as_it_was
-from bigtrain_nb.advanced.shared.fit_data import as_fit_gives
+from bigtrain_nb.advanced.preflight.training import NoExamples, TimedOut, Training, refuse_read_once, words_of
+from bigtrain_nb.advanced.preflight.untouched import build_optimizers, restoring_state
+from bigtrain_nb.advanced.shared.fit_data import preprocess_like_fit
 from bigtrain_nb.common.checks import one_of, positive
-from bigtrain_nb.common.keras_compat import build_as_fit_does
+from bigtrain_nb.common.keras_compat import build_like_fit
 from bigtrain_nb.common.quiet import keras
 
 GROUPS = {
@@ -132,11 +132,11 @@ def preflight(
         refuse_read_once(validation, "validation")
     start = time.monotonic()
     try:
-        training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), minutes)
+        training = Training(model, preprocess_like_fit(model, data), preprocess_like_fit(model, validation), minutes)
     except NoExamples:
         return Preflight([_EMPTY], model.name, time.monotonic() - start)
     _build(training)
-    with left_as_it_was(model) as training.state:
+    with restoring_state(model) as training.state:
         findings = _examine(training, _chosen(checks))
         made = training.state.made_since()
         if made:
@@ -168,7 +168,7 @@ def _build(training):
         if training.has_own_step:
             build_optimizers(training.model, training.first)
         else:
-            build_as_fit_does(training.model, training.first)
+            build_like_fit(training.model, training.first)
     except Exception as error:
         training.fails_with = words_of(error)
 
@@ -225,7 +225,7 @@ def _examined_in_turn(training, checks):
 def _noted(training, name, found):
     """Return the result of a check as a `Finding`; later checks do not use what it spoils."""
     for what in found.get("spoils", ()):
-        training.spoiled.setdefault(what, name)
+        training.unusable.setdefault(what, name)
     return Finding(name, **found)
 
 
@@ -236,8 +236,8 @@ def _group_of(name):
 def _examined(training, check):
     """Run a check; return its finding, and whether its time was too short."""
     try:
-        training.refuse_late()
-        training.refuse_spoiled(*getattr(check, "needs", ()))
+        training.check_deadline()
+        training.refuse_unusable(*getattr(check, "needs", ()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras warns in trial steps; a finding covers it
             return check(training), False
@@ -247,11 +247,11 @@ def _examined(training, check):
         advice = "bt.find_overflow(model, data) names the first layer that gives it; look at the loaded weights."
         return failure(f"{_NAN} Checks that compare outputs are skipped.", advice, "11", spoils=("outputs",)), False
     except Skipped as reason:
-        return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TooLate)
+        return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TimedOut)
     except Exception as error:
         return {"verdict": SKIPPED, "message": f"It failed: {words_of(error)}"}, False
     finally:
-        training.state.put_back()
+        training.state.restore_values()
 
 
 def _sentence(reason):

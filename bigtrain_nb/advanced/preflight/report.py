@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bigtrain_nb.common.cards import Card, Shown
 
 OK, WARNING, ERROR, SKIPPED = "ok", "warning", "error", "skipped"
-_COLOURS = {ERROR: "#b3261e", WARNING: "#8a5a00", OK: "#1b6e3c", SKIPPED: "#5f6368"}
+_COLORS = {ERROR: "#b3261e", WARNING: "#8a5a00", OK: "#1b6e3c", SKIPPED: "#5f6368"}
 """Backgrounds of white text, readable on light and dark pages."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -103,11 +103,11 @@ class Preflight(Shown):
     def words(self) -> str:
         """Return the result in one sentence."""
         counts = Counter(finding.verdict for finding in self.findings)
-        parts = [f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]]
+        parts = [f"{counts[verdict]} {verdict}" for verdict in _COLORS if counts[verdict]]
         return f"Preflight of {self.model}: {', '.join(parts) or 'nothing to examine'}; {self.seconds:.0f} s."
 
     def _card(self):
-        worst_first = [finding for verdict in _COLOURS for finding in self.of(verdict)]
+        worst_first = [finding for verdict in _COLORS for finding in self.of(verdict)]
         text = "\n".join([self.words(), *map(str, worst_first)])
         rows = "".join(map(_row, worst_first))
         return Card(
@@ -117,7 +117,7 @@ class Preflight(Shown):
 
 def _row(finding):
     cell = 'style="text-align: left; vertical-align: top; padding: 0.2em 1em 0.2em 0"'
-    badge = f"background: {_COLOURS[finding.verdict]}; color: white; padding: 0 0.5em; border-radius: 0.3em"
+    badge = f"background: {_COLORS[finding.verdict]}; color: white; padding: 0 0.5em; border-radius: 0.3em"
     advice = f"<br><em>{html.escape(finding.advice)}</em>" if finding.advice else ""
     explained = f" Notebook {html.escape(finding.notebook)}." if finding.notebook else ""
     return (

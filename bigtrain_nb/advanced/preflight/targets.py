@@ -38,7 +38,7 @@ def labels(training):
     if training.y is None:
         return None
     training.refuse_own_step()
-    found = _each_with_each(training)
+    found = _check_broadcast(training)
     if found:
         return {**found, "spoils": ("loss",)}
     pairs = training.pairs()  # raises if there is no loss to examine
@@ -189,7 +189,7 @@ def _wrong_labels_of_ctc(pair):
     return None
 
 
-def _each_with_each(training):
+def _check_broadcast(training):
     """Return a failure if targets (n,) and outputs (n, 1) are broadcast to (n, n), otherwise None.
 
     Keras losses align both shapes first; a custom loss may not. The evidence: with targets in the shape of the outputs

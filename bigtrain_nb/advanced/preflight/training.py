@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import NonfiniteOutputs, Skipped, TrainingRaises
-from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, compute_loss_like_fit, passes
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import takes
@@ -28,7 +28,7 @@ class NoExamples(Exception):
     """Raised for a dataset without examples."""
 
 
-class TooLate(Skipped):
+class TimedOut(Skipped):
     """Raised if the time for a check was too short."""
 
 
@@ -37,7 +37,7 @@ class Training:
 
     ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
     `KeptState`. ``chosen``: the names of the checks. ``fails_with``: the model's error message for the first batch;
-    ``unread``: the dataset's error message after ``batches``. ``spoiled``: {"step", "outputs" or "loss" of the first
+    ``unread``: the dataset's error message after ``batches``. ``unusable``: {"step", "outputs" or "loss" of the first
     batch: the check that found it unusable}, so that one cause gives one finding. ``known_constant``: the cached loss
     of the best constant predictor; ``known_to_compare``: whether the loss compares examples.
     """
@@ -68,7 +68,7 @@ class Training:
         self.examples = count_examples(self.first)
         self.state = None
         self.fails_with = None
-        self.spoiled = {}
+        self.unusable = {}
         self.chosen = ()
         self.known_constant = None
         self.known_to_compare = None
@@ -82,17 +82,17 @@ class Training:
         now = time.monotonic()
         self.until = now + share * (self.end - now)
 
-    def refuse_late(self):
-        """Raise TooLate if the time is over, so that a check ends at its next call of the model."""
+    def check_deadline(self):
+        """Raise TimedOut if the time is over, so that a check ends at its next call of the model."""
         if self.seconds_left <= 0:
             whose = "the time" if time.monotonic() >= self.end else "its share of the time"
-            raise TooLate(f"{whose} was over (minutes={self.minutes:g}): give more minutes")
+            raise TimedOut(f"{whose} was over (minutes={self.minutes:g}): give more minutes")
 
-    def refuse_spoiled(self, *needs):
+    def refuse_unusable(self, *needs):
         """Raise Skipped, naming the check that found the cause, if one of ``needs`` cannot be used."""
         for what in needs:
-            if what in self.spoiled:
-                raise Skipped(f'the {what} of the first batch cannot be used, see "{self.spoiled[what]}"')
+            if what in self.unusable:
+                raise Skipped(f'the {what} of the first batch cannot be used, see "{self.unusable[what]}"')
 
     def has_rows(self, value):
         """Return whether a tensor of the first batch has a row for each example."""
@@ -117,8 +117,8 @@ class Training:
 
     def outputs(self, x, training=False, is_trial=False):
         """Return the model's outputs, called as in its step; ``is_trial``: with other weights."""
-        self.refuse_late()
-        self.refuse_spoiled("step", "outputs")
+        self.check_deadline()
+        self.refuse_unusable("step", "outputs")
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
         outputs = self.model(x, **given)
         is_own = x is self.x and not training and not is_trial
@@ -128,7 +128,7 @@ class Training:
 
     def outputs_again(self, x):
         """Return the outputs from the initial state, so that random numbers are the same."""
-        self.state.put_back()
+        self.state.restore_values()
         return self.outputs(x)
 
     def refuse_random_outputs(self):
@@ -139,24 +139,24 @@ class Training:
 
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
         """Return the loss of outputs, a scalar tensor; by default for the first batch."""
-        self.refuse_late()
-        self.refuse_spoiled("loss")
+        self.check_deadline()
+        self.refuse_unusable("loss")
         if x is None:
             x, y, weight = self.x, self.y, self.weight
-        return tf.convert_to_tensor(loss_as_fit_asks(self.model, x, y, outputs, weight, training))
+        return tf.convert_to_tensor(compute_loss_like_fit(self.model, x, y, outputs, weight, training))
 
     def loss_of(self, batch, training=False):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         return self.loss(self.outputs(x, training), x, y, weight, training)
 
-    def step(self, batch, anew=True):
-        """Take a step on a batch and return its logs; ``anew``: reset the metrics first.
+    def step(self, batch, fresh_metrics=True):
+        """Take a step on a batch and return its logs; ``fresh_metrics``: reset the metrics first.
 
         Raises TrainingRaises if the step raises.
         """
-        self.refuse_late()
-        self.refuse_spoiled("step")
-        if anew:
+        self.check_deadline()
+        self.refuse_unusable("step")
+        if fresh_metrics:
             self.model.reset_metrics()
         try:
             return self.model.train_step(batch)
@@ -169,7 +169,7 @@ class Training:
         return float(self.step(batch)["loss"])
 
     @property
-    def steps_of_an_update(self):
+    def steps_per_update(self):
         """The number of steps of gradient accumulation, the maximum over several optimizers."""
         parts = [part for one in optimizers_of(self.model).values() for part in parts_of(one)]
         return max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])

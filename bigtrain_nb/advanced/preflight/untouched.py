@@ -7,7 +7,7 @@ from types import FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import in_place_of
+from bigtrain_nb.common.keras_compat import patched_method
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -32,11 +32,11 @@ class KeptState:
         self._model = model
         self._values = [(variable, variable.numpy()) for variable in variables_of(model)]
 
-    def put_back(self):
+    def restore_values(self):
         for variable, value in self._values:
             variable.assign(value)
 
-    def put_back_but_random(self):
+    def restore_nonrandom(self):
         """Restore all variables except those of random number generators; return the names of changed ones."""
         moved = []
         for variable, value in self._values:
@@ -131,16 +131,16 @@ def _is_filled(cell):
 
 
 @contextmanager
-def left_as_it_was(model):
+def restoring_state(model):
     """Yield the `KeptState` of a built model; at the end restore it, and the random state of all libraries."""
     state = KeptState(model)
     own_fit = vars(model).get("fit")  # set by a `Resume` that is tried here
     of_python, of_numpy = random.getstate(), np.random.get_state()
-    with random_numbers_of_keras_kept():
+    with restoring_random_state():
         try:
             yield state
         finally:
-            state.put_back()
+            state.restore_values()
             vars(model).pop("fit", None)
             if own_fit is not None:
                 vars(model)["fit"] = own_fit
@@ -153,13 +153,13 @@ def build_optimizers(model, batch):
     if all(optimizer.built for optimizer in optimizers_of(model).values()):
         return
     weights_of = []
-    with left_as_it_was(model), ExitStack() as stack:
+    with restoring_state(model), ExitStack() as stack:
         for optimizer in optimizers_of(model).values():
 
             def note(gradients, trainable_variables=None, optimizer=optimizer):
                 weights_of.append((optimizer, list(trainable_variables)))
 
-            stack.enter_context(in_place_of(optimizer, "apply", note))
+            stack.enter_context(patched_method(optimizer, "apply", note))
         model.train_step(batch)
     for optimizer, weights in weights_of:
         if not optimizer.built:
@@ -167,7 +167,7 @@ def build_optimizers(model, batch):
 
 
 @contextmanager
-def random_numbers_of_keras_kept():  # private: Keras
+def restoring_random_state():  # private: Keras
     """Restore the global random state of TensorFlow and Keras.
 
     There is no public way to get the position after `tf.random.set_seed` or `keras.utils.set_random_seed`.

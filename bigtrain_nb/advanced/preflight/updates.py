@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import failure, needs, ok, warning
-from bigtrain_nb.common.keras_compat import in_place_of, innermost, same_weight_decay
+from bigtrain_nb.common.keras_compat import innermost, patched_method, same_weight_decay
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -32,7 +32,7 @@ def moves(training):
         training.outputs(training.x)  # raises if they are NaN already
     steps, changed, unscaled = _taken(training)
     spoilt = next((weight.path for weight in weights if not np.isfinite(_wide(weight)).all()), None)
-    training.state.put_back()
+    training.state.restore_values()
     kinds = " and ".join(sorted({weight.dtype for weight in weights}))
     if spoilt:
         return failure(
@@ -86,8 +86,8 @@ def _taken(training):
     changed = 0.0
     with ExitStack() as stack:
         for optimizer in scaling:
-            stack.enter_context(in_place_of(optimizer, "scale_loss", noting(optimizer.scale_loss)))
-        for step in range(1, training.steps_of_an_update * MOST_STEPS + 1):
+            stack.enter_context(patched_method(optimizer, "scale_loss", noting(optimizer.scale_loss)))
+        for step in range(1, training.steps_per_update * MOST_STEPS + 1):
             training.step(training.batches[step % len(training.batches)])
             changed = _share_unlike(before, weights)
             if step >= STEPS and changed:
@@ -100,7 +100,7 @@ def _beside_float32(training, words):
     """Compare the first step with that of the same optimizer with weights and state in float32."""
     weights, optimizer = training.model.trainable_variables, innermost(training.model.optimizer)
     _, gradients = training.gradients(training.first, training=True)
-    training.state.put_back()
+    training.state.restore_values()
     before = [_wide(weight) for weight in weights]
     copies = [keras.Variable(weight.numpy().astype("float32"), dtype="float32") for weight in weights]
     exact = type(optimizer).from_config(optimizer.get_config())
@@ -113,7 +113,7 @@ def _beside_float32(training, words):
     training.step(training.first)
     far = _distance(before, weights)
     far_in_float32 = _distance(before, copies)
-    training.state.put_back()
+    training.state.restore_values()
     if not far_in_float32:
         return ok(words)
     ratio = far / far_in_float32
@@ -135,7 +135,7 @@ def _scales(optimizer):
 
 def _has_gradients(training):
     _, gradients = training.gradients(training.first, training=True)
-    training.state.put_back()
+    training.state.restore_values()
     return any(np.any(_wide(gradient) != 0) for gradient in gradients.values())
 
 

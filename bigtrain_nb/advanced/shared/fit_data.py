@@ -19,7 +19,7 @@ def batches_of(source):
     return source.dataset() if callable(getattr(source, "dataset", None)) else source
 
 
-def as_fit_gives(model, data):
+def preprocess_like_fit(model, data):
     """Return the dataset as a KerasHub task's `fit` passes it to the model: after its preprocessor, if any."""
     source = batches_of(data)
     has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
@@ -28,7 +28,7 @@ def as_fit_gives(model, data):
     return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def loss_as_fit_asks(model, x, y, outputs, sample_weight, training):
+def compute_loss_like_fit(model, x, y, outputs, sample_weight, training):
     """Return the result of `compute_loss`, called as in Keras' step: by position, with ``training`` if accepted."""
     given = x, y, outputs, sample_weight
     if takes(model.compute_loss, *given, training=training):

@@ -3,7 +3,7 @@
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from bigtrain_nb.common.keras_compat import Functional, in_place_of, layers_within
+from bigtrain_nb.common.keras_compat import Functional, layers_within, patched_method
 
 
 @contextmanager
@@ -11,7 +11,7 @@ def calls_seen(layers, around):
     """Call each layer as ``around(layer, call, *args, **kwargs)``, where ``call`` is its own method."""
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(in_place_of(layer, "call", partial(around, layer, layer.call)))
+            stack.enter_context(patched_method(layer, "call", partial(around, layer, layer.call)))
         yield
 
 

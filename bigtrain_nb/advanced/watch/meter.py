@@ -10,7 +10,7 @@ from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_
 from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
-from bigtrain_nb.common.keras_compat import in_place_of, layers_within, overriding
+from bigtrain_nb.common.keras_compat import layers_within, overriding, patched_method
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
@@ -213,7 +213,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._tracings = tracings_of(model.train_function)
         self._hooked = ExitStack()
         reset = partial(self._count_and_reset, model.reset_metrics)
-        self._hooked.enter_context(in_place_of(model, "reset_metrics", reset))
+        self._hooked.enter_context(patched_method(model, "reset_metrics", reset))
         model.train_function = self._execute
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -239,7 +239,7 @@ class Meter(Shown, keras.callbacks.Callback):
             self.model.train_function = self._train_function
         self._hooked.close()
 
-    def _is_left(self):
+    def _fit_is_over(self):
         """Return whether the measured `fit` is over; an interrupted one does not notify callbacks."""
         is_over = self.model.history is not self._history
         if is_over:
@@ -248,7 +248,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _execute(self, iterator):
         """Called by `fit` for an execution, instead of the model's train function."""
-        if self._is_left():
+        if self._fit_is_over():
             return self._train_function(iterator)
         self._resume()
         traced = self._tracings()
@@ -262,7 +262,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._last = _now()
         if self._first_seconds is None:
             self._first_seconds = self._last - self._began
-            self._look_at(iterator)
+            self._inspect_batch(iterator)
             self._drop()
         elif self._tracings() != traced:
             self._drop()
@@ -307,13 +307,13 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _count_and_reset(self, reset):
         """Called instead of `model.reset_metrics`, which also resets the counter of examples."""
-        if not self._is_left() and self._since is not None:
+        if not self._fit_is_over() and self._since is not None:
             self._count()
         reset()
 
     # Properties of the model and its data
 
-    def _look_at(self, iterator):
+    def _inspect_batch(self, iterator):
         """Get tokens and FLOPs per example from a batch's shapes."""
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
         self._counts_batches = _counts_batches(model, spec)

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, as_tensor, has_batches, passes
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, has_batches, passes, preprocess_like_fit
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
-from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
+from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Probe, Values, WatchedStep, is_floating, values_of
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.quiet import keras, tf
@@ -98,7 +98,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
         raise ValueError(f"{model.name} is not compiled: the backward pass starts at the loss that compile(...) sets")
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
-    data = _batch_of(as_fit_gives(model, batch))
+    data = _batch_of(preprocess_like_fit(model, batch))
     inputs, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
     if not model.built and type(model).call is not keras.Model.call:
         model(inputs)
@@ -186,17 +186,17 @@ def _finite_from(model, data, scale):
 def _first(model, step, scale, finite_from):
     """Return the `Overflow` of an unhealthy step."""
     where = "backward" if all(values.finite for values in step.losses) else "forward"
-    looks = [look for look in _with_weights(model, step) if not look.values.finite]
-    found = next((look for look in looks if look.is_backward == (where == "backward")), None)
+    probes = [probe for probe in _with_weights(model, step) if not probe.values.finite]
+    found = next((probe for probe in probes if probe.is_backward == (where == "backward")), None)
     if found is None:
         loss = next((values for values in step.losses if not values.finite), step.losses[0])
         return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
 
     layer, remark = _blame(found, _names_in(model))
     values = {}
-    for look in step.looks:
-        if look.call is found.call:
-            values.setdefault(look.where, look.values)
+    for probe in step.probes:
+        if probe.call is found.call:
+            values.setdefault(probe.where, probe.values)
     if isinstance(found.call.layer, keras.layers.Layer):
         values.update(_weights(model, found.call.layer))
     values[found.where] = found.values
@@ -204,16 +204,16 @@ def _first(model, step, scale, finite_from):
 
 
 def _with_weights(model, step):
-    """Return all looks, with those at weight gradients inserted after the gradient that arrives at their layer."""
+    """Return all probes, with those at weight gradients inserted after the gradient that arrives at their layer."""
     owners = _owners(model)
-    looks = list(step.looks)
+    probes = list(step.probes)
     for gradient, variable in reversed(step.gradients):
         layer = owners[id(variable)]
-        arrived = [place for place, look in enumerate(looks) if look.where == ARRIVES and look.call.layer is layer]
+        arrived = [place for place, probe in enumerate(probes) if probe.where == ARRIVES and probe.call.layer is layer]
         if arrived:
             values = replace(values_of(gradient), dtype=layer.compute_dtype)
-            looks.insert(arrived[-1] + 1, Look(f"gradient of {variable.name}", looks[arrived[-1]].call, values))
-    return looks
+            probes.insert(arrived[-1] + 1, Probe(f"gradient of {variable.name}", probes[arrived[-1]].call, values))
+    return probes
 
 
 def _names_in(model):
@@ -226,14 +226,14 @@ def _names_in(model):
     return name_of
 
 
-def _blame(look, name_of):
+def _blame(probe, name_of):
     """Return the name of the layer where a value originates, and a remark."""
-    layer = look.call.layer
-    caller = look.call.caller
-    if look.where not in ("input", ARRIVES):
+    layer = probe.call.layer
+    caller = probe.call.caller
+    if probe.where not in ("input", ARRIVES):
         return name_of(layer), ""
-    if caller is None and look.where == "input":
-        place = f"{name_of(layer)}, in {look.values.dtype}"
+    if caller is None and probe.where == "input":
+        place = f"{name_of(layer)}, in {probe.values.dtype}"
         return "inputs", f"The batch is finite, but not when it comes to {place}: a cast, or code of the step."
     if caller is None:
         return "loss", "The gradient of the loss itself is not finite."

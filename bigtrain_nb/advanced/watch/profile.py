@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, batches_of, has_batches
+from bigtrain_nb.advanced.shared.fit_data import batches_of, has_batches, preprocess_like_fit
 from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.advanced.watch import trace
 from bigtrain_nb.common.at_rest import wait_for_gpus
@@ -176,7 +176,7 @@ def _products_of(step, dataset):
     sixteen = sixteen_bits_of(step)
     if sixteen is None:
         return ""
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(batches_of(as_fit_gives(step, dataset)))))
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(batches_of(preprocess_like_fit(step, dataset)))))
     return " ".join(said_of(shares_in_32_bits(step, x), sixteen)).strip()
 
 
@@ -210,7 +210,7 @@ def _step_function(step, dataset):
         return lambda: step(next_batch())
     if not step.compiled:
         raise ValueError(f"{step.name} is not compiled: a step of it needs the loss and the optimizer of compile(...)")
-    given = batches_of(as_fit_gives(step, dataset))
+    given = batches_of(preprocess_like_fit(step, dataset))
     batches = of_kind("dataset", given, tf.data.Dataset, "the tf.data.Dataset that the model trains on")
     iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches.repeat()))
     step.make_train_function()
@@ -226,7 +226,7 @@ def _step_function(step, dataset):
 
 def _next_of(source):
     """Return a function that returns the next batch, restarting at the end."""
-    batches = _for_ever(batches_of(source))
+    batches = _cycle(batches_of(source))
 
     def next_batch():
         with tf.profiler.experimental.Trace(trace.INPUT):
@@ -235,7 +235,7 @@ def _next_of(source):
     return next_batch
 
 
-def _for_ever(batches):
+def _cycle(batches):
     while True:
         batch = None
         for batch in batches:

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
-from bigtrain_nb.common.keras_compat import in_place_of, innermost, mask_of, with_mask
+from bigtrain_nb.common.keras_compat import innermost, mask_of, patched_method, with_mask
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.own_step import whole_outputs
+from bigtrain_nb.common.own_step import full_outputs
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -70,7 +70,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Look:
+class Probe:
     """The recorded values of a tensor at a call: ``where`` is "input", "output", or a gradient."""
 
     where: str
@@ -85,14 +85,14 @@ class Look:
 class WatchedStep:
     """One training step of a compiled model on a batch of tensors, at a loss scale (None: that of the optimizer).
 
-    ``looks``: in order of time. ``losses``: `Values` before scaling, one for each micro-batch, or for each loss of a
+    ``probes``: in order of time. ``losses``: `Values` before scaling, one for each micro-batch, or for each loss of a
     custom `train_step`. ``gradients``: the (gradient, variable) pairs passed to the optimizers.
 
     Raises ValueError for a step that takes no gradient.
     """
 
     def __init__(self, model, data, scale=None):
-        self.looks = []
+        self.probes = []
         self.losses = []
         self.gradients = []
         self.scale = scale
@@ -106,11 +106,11 @@ class WatchedStep:
                 stack.callback(variable.assign, tf.identity(variable.value))
             stack.callback(model.reset_metrics)
             for optimizer in optimizers_of(model).values():
-                stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, optimizer)))
-                stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
+                stack.enter_context(patched_method(optimizer, "apply", partial(self._apply, optimizer)))
+                stack.enter_context(patched_method(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             stack.enter_context(calls_seen(layers_and_operations(model), self._call))
             stack.enter_context(self._losses_seen())
-            stack.enter_context(whole_outputs())
+            stack.enter_context(full_outputs())
             model.train_step(data)
         if not self.losses:
             raise ValueError(
@@ -160,32 +160,32 @@ class WatchedStep:
         if not tf.executing_eagerly():  # shape inference by Keras
             return call(*args, **kwargs)
         this = Call(layer, self._running[-1] if self._running else None)
-        args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
+        args, kwargs = self._probe((args, kwargs), this, "input", "gradient that leaves")
         self._running.append(this)
         try:
             outputs = call(*args, **kwargs)
         finally:
             self._running.pop()
-        return self._look_at(outputs, this, "output", ARRIVES)
+        return self._probe(outputs, this, "output", ARRIVES)
 
-    def _look_at(self, structure, call, forward, backward):
+    def _probe(self, structure, call, forward, backward):
         """Record each floating-point tensor of a structure, and its gradient later; return the same tensors."""
 
         @tf.custom_gradient
         def seen(tensor):
             def gradient_seen(gradient):
-                self.looks.append(Look(backward, call, values_of(gradient)))
+                self.probes.append(Probe(backward, call, values_of(gradient)))
                 return gradient
 
             return tf.identity(tensor), gradient_seen
 
-        def look(value):
+        def probe_value(value):
             if not is_floating(value):
                 return value
-            self.looks.append(Look(forward, call, values_of(value)))
+            self.probes.append(Probe(forward, call, values_of(value)))
             return with_mask(seen(value), mask_of(value))
 
-        return keras.tree.map_structure(look, structure)
+        return keras.tree.map_structure(probe_value, structure)
 
 
 def weights_built_for(optimizer):  # private: Keras
