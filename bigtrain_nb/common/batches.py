@@ -279,7 +279,7 @@ def examples_of(data, start, length):
             return value
         if not isinstance(value, tf.Tensor):
             raise ValueError(
-                f"micro_batches divides dense tensors only, and the batch has a {type(value).__name__}: make it dense"
+                f"micro_batches splits dense tensors only, but the batch has a {type(value).__name__}: make it dense"
                 " in the dataset, or leave out micro_batches"
             )
         if value.shape.rank is None:

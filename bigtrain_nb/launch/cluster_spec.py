@@ -220,7 +220,7 @@ def _check_kinds(kinds):
         raise ValueError(f"TF_CONFIG has parameter servers (ps): {ON_SERVERS}")
     for kind in kinds:
         if kind not in KINDS:
-            raise ValueError(f"TF_CONFIG has a task of the kind {kind!r}; a task is one of {', '.join(KINDS)}")
+            raise ValueError(f"TF_CONFIG has the task type {kind!r}; it must be one of {', '.join(KINDS)}")
 
 
 def _check_addresses(cluster):

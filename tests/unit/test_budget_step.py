@@ -547,7 +547,7 @@ def test_targets_by_name_go_to_a_list_of_outputs():
         ({"shard_optimizer": True}, "shard_optimizer=True needs several devices"),
         ({"fully_shard": "first"}, "fully_shard needs several devices"),
         ({"fully_shard": "frist", "devices": 2}, "fully_shard='frist' chooses none of"),
-        ({"fully_shard": "first|seq.*", "devices": 2}, "first is inside seq.*, and fully_shard chooses both"),
+        ({"fully_shard": "first|seq.*", "devices": 2}, "first is inside seq.*, and fully_shard selects both"),
         ({"fully_shard": "first", "shard_optimizer": True, "devices": 2}, "shard_optimizer=True cannot be combined"),
         ({"shard_optimizer": "yes", "devices": 2}, "shard_optimizer='yes' must be True or False"),
         ({"reduce_dtype": "float16"}, "reduce_dtype='float16' must be one of float32, bfloat16"),

@@ -276,7 +276,7 @@ def test_gradients_of_shards_travel_in_16_bits():
             {"fully_shard": BLOCKS},
             "has a regularizer or a constraint",
         ),
-        (dense, {"fully_shard": r"block_\d|dense_.*"}, "is inside block_0, and fully_shard chooses both"),
+        (dense, {"fully_shard": r"block_\d|dense_.*"}, "is inside block_0, and fully_shard selects both"),
     ],
 )
 def test_what_would_be_wrong_is_refused(build, settings, sentence):
@@ -290,7 +290,7 @@ def test_a_stock_step_on_sharded_layers_is_refused():
         bt.Model.of(keras.Sequential([keras.Input((6,)), block]), fully_shard=BLOCKS)
         stock = keras.Sequential([keras.Input((6,)), block])
         stock.compile("sgd", "mse")
-        with pytest.raises(ValueError, match="a keras.Model does not know how to train"):
+        with pytest.raises(ValueError, match="a plain keras.Model cannot train"):
             stock.fit(X, X, verbose=0)
 
 

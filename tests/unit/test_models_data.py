@@ -519,7 +519,7 @@ def test_ragged_inputs_in_micro_batches_are_refused():
     inputs = keras.Input((None,))
     model = bt.Model(inputs, layers.Lambda(lambda x: tf.reduce_sum(x, 1, keepdims=True))(inputs), micro_batches=2)
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="micro_batches divides dense tensors only"):
+    with pytest.raises(ValueError, match="micro_batches splits dense tensors only"):
         model.fit(ragged, verbose=0)
 
 

@@ -119,8 +119,8 @@ class FullySharded:
         reduce_dtype = getattr(_thread_state, "reduce_dtype", None)
         if reduce_dtype is None:
             raise ValueError(
-                f"the weights of {self.name} are sharded over the replicas, and a keras.Model does not know how to"
-                " train them: use fit, evaluate and predict of bt.Model.of(model)"
+                f"the weights of {self.name} are sharded across the replicas, and a plain keras.Model cannot train"
+                " them: use fit, evaluate and predict of bt.Model.of(model)"
             )
 
         def gathered(parts, first):

@@ -44,7 +44,7 @@ def refuse_nested(chosen, setting):
         for inner in layers_within(layer)[1:]:
             if any(inner is one for one in chosen):
                 raise ValueError(
-                    f"{inner.name} is inside {layer.name}, and {setting} chooses both: choose the inner or the outer"
+                    f"{inner.name} is inside {layer.name}, and {setting} selects both: choose the inner or the outer"
                     " one"
                 )
 

@@ -303,7 +303,7 @@ def refuse_read_once(data, name):
     source = batches_of(data)
     if isinstance(source, Iterator):
         raise TypeError(
-            f"{name}={data!r:.99} can be read only once, and what is read here would be missing in fit: give a"
+            f"{name}={data!r:.99} can be read only once, and what is read here would be missing in fit: pass a"
             " tf.data.Dataset, a keras.utils.PyDataset or a list of batches"
         )
     is_batch = tf.is_tensor(source) or isinstance(source, np.ndarray | tuple | dict | str | bytes | keras.Model)
