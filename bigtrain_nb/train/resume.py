@@ -481,8 +481,8 @@ class Resume(keras.callbacks.Callback):
     def _refuse_fewer(self, length):
         if length is not None and length < self.step:
             raise ValueError(
-                f"{self.step} batches of epoch {self.epoch} are done, but the dataset has only {length}: it must be as it"
-                " was before the restart, with the same examples and batch size"
+                f"{self.step} batches of epoch {self.epoch} are done, but the dataset has only {length}: it must be the"
+                " same as before the restart, with the same examples and batch size"
             )
 
     # Checkpoints

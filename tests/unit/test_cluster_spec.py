@@ -59,7 +59,7 @@ def test_a_tf_config_of_another_shape_is_shown_beside_a_good_one(text):
         (config({"worker": TWO}, "evaluator"), "has an evaluator, which takes no part"),
         (config({"worker": TWO, "evaluator": ["three:1"]}), "has an evaluator, which takes no part"),
         (config({"master": TWO[:1], "worker": TWO[1:]}), 'the name of TensorFlow 1: call it "chief"'),
-        (config({"helper": TWO}, "helper"), "a task of the kind 'helper'; a task is one of chief, worker"),
+        (config({"helper": TWO}, "helper"), "the task type 'helper'; it must be one of chief, worker"),
         (config({"worker": TWO}, index="1"), "has the index '1': it must be an integer"),
         (config({"worker": TWO}, index=True), "has the index True: it must be an integer"),
         (config({"worker": TWO}, index=2), "is worker 2, but there are 2 of that kind, counted from 0"),

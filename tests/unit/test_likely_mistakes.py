@@ -185,7 +185,7 @@ MISTAKES = {
     "bt.profile(len)": "step=<built-in function len> must be a function without arguments",
     "bt.profile(MODEL, DATASET, steps=0)": "steps=0 must be an integer of at least 1",
     "bt.find_overflow(DATASET, MODEL)": "find_overflow takes a compiled Keras model, not ",
-    "bt.find_overflow(UNCOMPILED, DATASET)": "is not compiled: call compile(...) with a loss first",
+    "bt.find_overflow(UNCOMPILED, DATASET)": "is not compiled: call compile(...) with a loss",
     "bt.find_overflow(MIRRORED, DATASET)": "has several replicas: build it without the strategy, and give one's batch",
     "bt.find_overflow(MODEL, 3)": "find_overflow takes a batch of arrays or dense tensors",
     "bt.preflight(DATASET, MODEL)": "preflight takes a compiled Keras model, not ",

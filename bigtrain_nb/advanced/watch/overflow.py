@@ -95,7 +95,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
     if not isinstance(model, keras.Model):
         raise TypeError(f"find_overflow takes a compiled Keras model, not {type(model).__name__}")
     if not model.compiled:
-        raise ValueError(f"{model.name} is not compiled: call compile(...) with a loss first; the backward pass starts there")
+        raise ValueError(f"{model.name} is not compiled: call compile(...) with a loss, where the backward pass starts")
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
     data = _batch_of(preprocess_like_fit(model, batch))
