@@ -182,8 +182,8 @@ def refuse_undividable(spec, replicas, is_prediction):
         shape = tf.TensorShape(getattr(part, "shape", None))
         if shape.rank == 0:
             raise ValueError(
-                f"{name} is a scalar, and TensorFlow gives each of {replicas} replicas its rows of every tensor: repeat"
-                " it for each example, as by tf.fill, make it a constant of the model, or train on one device"
+                f"{name} is a scalar, but TensorFlow splits every tensor by rows among {replicas} replicas: repeat"
+                " it for each example with tf.fill, make it a constant of the model, or train on one device"
             )
         shapes[name] = shape
     refuse_unlike_lengths(shapes, 1, replicas)

@@ -265,6 +265,6 @@ def _check(settings):
             f"image_size={settings.image_size} is for the default parse: leave it out, and resize in a custom parse"
         )
     if settings.augment and settings.parse:
-        raise ValueError("augment=True needs the default parse: cut random parts in a custom parse or finish")
+        raise ValueError("augment=True needs the default parse: take random crops in a custom parse or finish")
     if not settings.files:
         raise ValueError(f"data holds no {settings.split} {settings.source}: there is nothing to read")

@@ -128,7 +128,7 @@ class TokenRows:
     def _checked(self, tokens):
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < self.vocabulary):
             raise ValueError(
-                f"tokens must be from 0 to below {self.vocabulary:,}, and here are some from {tokens.min():,} to"
+                f"tokens must be at least 0 and below {self.vocabulary:,}, but these are from {tokens.min():,} to"
                 f" {tokens.max():,}: was another tokenizer used, or were they stored in too few bits?"
             )
         return tokens

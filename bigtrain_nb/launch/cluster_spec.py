@@ -242,5 +242,5 @@ def _check_task(cluster, task):
         raise ValueError(f"TF_CONFIG's task has the index {index!r}: it must be an integer, such as 1, not a string")
     if not 0 <= index < len(cluster[kind]):
         raise ValueError(
-            f"TF_CONFIG's task is {kind} {index}, but there are {len(cluster[kind])} of that kind, counted from 0"
+            f"TF_CONFIG's task is {kind} {index}, but there are {len(cluster[kind])} of that kind, with indices from 0"
         )

@@ -58,7 +58,7 @@ def _at_its_end(file, worker):
     """Return {name: value} from the file that a worker has written."""
     if not file.exists():
         raise RuntimeError(
-            f"{worker} has ended well before the end of the cell's code, as by sys.exit(0), so"
-            " there is nothing to take from it: leave out --take, or let the code come to its end"
+            f"{worker} exited without an error before the end of the cell's code, as with sys.exit(0),"
+            " so there is nothing to take from it: leave out --take, or let the code run to its end"
         )
     return json.loads(file.read_text())

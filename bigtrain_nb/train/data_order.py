@@ -12,8 +12,8 @@ from bigtrain_nb.common.replicas import all_gather
 
 _POLICIES = tf.data.experimental.AutoShardPolicy
 _UNEQUAL_ORDERS = (
-    "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
-    " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
+    "so the workers' orders differ: an epoch would use some examples twice, and others never. Give shuffle a"
+    " seed, dataset.shuffle(n, seed=1), and a generator the same seed on all workers; with NumPy arrays and"
     " shuffle=True call keras.utils.set_random_seed(1) before fit"
 )
 

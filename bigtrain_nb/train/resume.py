@@ -598,8 +598,8 @@ def _by_name(fit, args, kwargs):
 def _refuse_scope_of_workers():
     if tf.distribute.has_strategy() and several_workers(tf.distribute.get_strategy()):
         raise RuntimeError(
-            "Resume is called within strategy.scope(), where a variable is made on all workers at once, and to save"
-            " only the first one makes some: build and compile the model in the scope, call Resume and fit outside"
+            "Resume is called within strategy.scope(), where all workers must create a variable together, but saving"
+            " creates some on the first only: build and compile the model in the scope, call Resume and fit outside"
         )
 
 
@@ -612,8 +612,8 @@ def _refuse_what_is_not_ready(model):
     for name, optimizer in optimizers_of(model).items():
         if optimizer is not model.optimizer and not optimizer.built:
             raise ValueError(
-                f"{name} of {model.name} has no variables yet, so they cannot be restored: call"
-                f" {name}.build(variables), with those that it changes, before Resume"
+                f"{name} of {model.name} has no variables yet, so they cannot be restored: before"
+                f" Resume, call {name}.build(variables) with the variables that it updates"
             )
 
 

@@ -62,7 +62,7 @@ def test_a_tf_config_of_another_shape_is_shown_beside_a_good_one(text):
         (config({"helper": TWO}, "helper"), "the task type 'helper'; it must be one of chief, worker"),
         (config({"worker": TWO}, index="1"), "has the index '1': it must be an integer"),
         (config({"worker": TWO}, index=True), "has the index True: it must be an integer"),
-        (config({"worker": TWO}, index=2), "is worker 2, but there are 2 of that kind, counted from 0"),
+        (config({"worker": TWO}, index=2), "is worker 2, but there are 2 of that kind, with indices from 0"),
         (config({"worker": TWO}, index=-1), "is worker -1, but there are 2"),
         (config({"chief": TWO[:1]}, "worker"), "task is a 'worker'; its cluster has chief"),
         (config({"chief": TWO}, "chief"), "has 2 chiefs: one of them leads"),

@@ -116,7 +116,9 @@ def test_scalars_are_whole_in_each_micro_batch_as_in_the_batch(settings, y):
 def test_a_scalar_is_refused_by_name_on_replicas():
     data = tf.data.Dataset.from_tensors(({"query": QUERY, "scale": np.float32(0.5)}, CLASSES))
     for way in ("fit", "evaluate"):
-        with pytest.raises(ValueError, match=r"x/scale is a scalar, and TensorFlow gives each of 2 replicas"):
+        with pytest.raises(
+            ValueError, match=r"x/scale is a scalar, but TensorFlow splits every tensor by rows among 2 replicas"
+        ):
             getattr(compiled(2), way)(data, verbose=0)
 
 

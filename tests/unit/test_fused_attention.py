@@ -350,7 +350,7 @@ def test_refused_by_name():
         bt.fuse_attention(gemma2)
     with pytest.raises(ValueError, match="has no attention layer"):
         bt.fuse_attention(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))
-    with pytest.raises(ValueError, match="attention can be reached"):
+    with pytest.raises(ValueError, match="attention that can be replaced"):
         bt.fuse_attention(models.BloomBackbone(64, 1, 2, 16, 32, max_sequence_length=12))
 
 

@@ -194,7 +194,7 @@ MISTAKES = {
     "bt.preflight(MODEL, iter(DATASET))": "can be read only once, and what is read here would be missing in fit",
     "bt.preflight(MODEL, np.ones([4, 3]))": "must be the dataset that fit gets: a tf.data.Dataset",
     "bt.preflight(MODEL, DATASET, minutes=0)": "minutes=0 must be a positive, finite number of minutes",
-    "bt.preflight(MODEL, DATASET, checks='data')": "checks='data' must be a list, as ['data', 'leaks']",
+    "bt.preflight(MODEL, DATASET, checks='data')": "checks='data' must be a list, such as ['data', 'leaks']",
     "bt.preflight(MODEL, DATASET, checks=['dta'])": "checks='dta' must be one of data, leaks, ",
     # Predictions and exercises
     "bt.check(len)": "name=<built-in function len> must be the name of an exercise, like ",

@@ -47,7 +47,7 @@ def test_what_is_taken_comes_back_from_each_worker(shell):
 
 def test_a_worker_that_ends_early_is_an_error_only_where_something_is_taken(shell):
     workers(shell, "", "import sys\nsys.exit(0)")
-    with pytest.raises(RuntimeError, match="worker 0 has ended well before the end of the cell's code"):
+    with pytest.raises(RuntimeError, match="worker 0 exited without an error before the end of the cell's code"):
         workers(shell, "--take ranks", "import sys\nranks = 1\nsys.exit(0)")
 
 

@@ -116,9 +116,9 @@ def test_tokens_that_were_stored_in_too_few_bits_are_refused():
         bt.TokenRows(wrapped, [2], 8, vocabulary=100_000)
     for tokens in ([5, -1], [5, 2**31]):
         rows = bt.TokenRows(np.array(tokens, np.int64), [2], 8)
-        with pytest.raises(ValueError, match="tokens must be from 0 to below 2,147,483,647, and here are some from"):
+        with pytest.raises(ValueError, match="tokens must be at least 0 and below 2,147,483,647, but these are from"):
             rows[0]
-    with pytest.raises(ValueError, match="tokens must be from 0 to below 5, and here are some from 5 to 5"):
+    with pytest.raises(ValueError, match="tokens must be at least 0 and below 5, but these are from 5 to 5"):
         bt.TokenRows([5], [1], 8, vocabulary=5)[0]
 
 

@@ -105,7 +105,7 @@ class CudaKernel:
         operands = [tf.convert_to_tensor(one) for one in operands]
         launch = self._launch(operands)
         if (replicas := tf.distribute.get_strategy().num_replicas_in_sync) > 1:
-            raise ValueError(f"{self.name} runs on one replica, and the strategy has {replicas}: more are not tested")
+            raise ValueError(f"{self.name} runs on one replica, and the strategy has {replicas}: several are untested")
         if tf.config.get_visible_devices("GPU"):
             target, config = TARGET, backend_config(launch, to_ptx(launch))
         else:

@@ -275,7 +275,7 @@ def refuse(model, chosen):
         kind = own_class(layer).__name__
         if not _has_method(layer):
             raise ValueError(
-                f"{layer.name} ({kind}) is no attention layer whose attention can be reached, so it cannot be computed"
+                f"{layer.name} ({kind}) has no attention that can be replaced, so it cannot be computed"
                 " in chunks: leave it out with layers=, a function, a regular expression or a list"
             )
         parameters = inspect.signature(own_class(layer)._compute_attention).parameters.values()

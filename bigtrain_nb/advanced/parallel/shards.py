@@ -122,8 +122,8 @@ def save_together(strategy, path, save):
         of_all = all_gather(strategy, tf.identity, SECONDS_TO_GATHER)(tf.constant(mine, tf.int64)).tolist()
     except tf.errors.DeadlineExceededError:
         raise RuntimeError(
-            f"only some workers save {path}, for {SECONDS_TO_GATHER} s, and each has shards of it: every worker must"
-            " call save with the same path"
+            f"only some workers called save for {path} within {SECONDS_TO_GATHER} s, but each has shards of the model:"
+            " every worker must call save with the same path"
         ) from None
     first_of_this_path = next(one for one in of_all if one[0] == mine[0])
     problem = None

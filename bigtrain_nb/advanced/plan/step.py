@@ -135,9 +135,9 @@ def _refuse_other_steps(model):
     kind = overriding(model)
     if kind:
         raise TypeError(
-            f"{kind.__name__} has a custom train_step, and a plan is of one forward pass, one backward pass and"
-            " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
-            " bt.throughput. A custom loss is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
+            f"{kind.__name__} has a custom train_step, but a plan covers one forward pass, one backward pass and"
+            " one update: plan its Keras models one by one, or measure a step with bt.peak_memory and"
+            " bt.throughput. A custom loss is planned if it is in compute_loss(x, y, y_pred, sample_weight)"
         )
     if is_fully_sharded(model):
         raise ValueError(

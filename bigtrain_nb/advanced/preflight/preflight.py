@@ -157,7 +157,7 @@ def _refuse(model, checks):
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
     if isinstance(checks, str):
-        raise ValueError(f"checks={checks!r} must be a list, as ['data', 'leaks']")
+        raise ValueError(f"checks={checks!r} must be a list, such as ['data', 'leaks']")
     for name in checks or ():
         one_of("checks", name, (*GROUPS, *_chosen(None)))
 
