@@ -304,6 +304,21 @@ def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch)
     assert meter.mfu == pytest.approx(meter.result.median * flops / 8.1e12)
 
 
+def test_recomputation_and_a_chunked_head_do_not_change_the_flops_of_a_model():
+    def flops(change):
+        model = change(bt.gpt(length=16, width=8, layers=2, vocabulary=512, nested_blocks=True))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return utilization.flops_of_an_example(model)
+
+    def both(model):
+        bt.recompute(model, r"block_\d+")
+        return bt.chunk_head(model, rows=8)
+
+    stock = flops(lambda model: model)
+    assert flops(lambda model: bt.chunk_head(model, rows=8)) == pytest.approx(stock, rel=0.02)
+    assert flops(both) == pytest.approx(stock, rel=0.02)
+
+
 class OfCudnn(keras.layers.Layer):
     """LSTM(8) as on a GPU; without one it can be traced but not run."""
 

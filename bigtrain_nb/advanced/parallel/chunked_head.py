@@ -1,6 +1,7 @@
 """The head, loss and metrics of a language model computed for some rows at a time, without full logits."""
 
 import warnings
+from contextlib import contextmanager
 from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
@@ -50,6 +51,19 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     become(model, ChunkedHead, rows_of_logits=rows)
     model.train_function = model.test_function = None
     return model
+
+
+@contextmanager
+def full_logits(model):
+    """Compute full logits in the steps of a model, also with a chunked head."""
+    rows = getattr(model, "rows_of_logits", False)
+    if rows:
+        object.__setattr__(model, "rows_of_logits", False)
+    try:
+        yield
+    finally:
+        if rows:
+            object.__setattr__(model, "rows_of_logits", rows)
 
 
 class ChunkedHead(StepAwareModel):
