@@ -149,7 +149,7 @@ def test_workers_that_cannot_be_started_again_end_the_job_with_the_reason(tmp_pa
     }
     job = ended(Job(order), show=True)
     assert job.exit_code == 3 and job.restarted == 0
-    assert "-- worker 0 could not be started: No such file or directory; the job is ended" in capsys.readouterr().out
+    assert "-- worker 0 could not be started: No such file or directory; stopping the job" in capsys.readouterr().out
 
 
 def test_a_restart_mends_what_fails_once(capsys, tmp_path):
