@@ -271,8 +271,8 @@ class Job(Shown):
             return ""
         ports = [address.rpartition(":")[2] for address in self.addresses]
         return (
-            f"Anyone who can connect to this machine can use TensorFlow's ports ({', '.join(ports)}) without a password"
-            " and access your files through them."
+            f"Anyone who can connect to this machine can use the TensorFlow ports ({', '.join(ports)})"
+            " without a password and access your files through them."
         )
 
     def _note(self, event):
@@ -293,7 +293,7 @@ class Job(Shown):
             if event.get("failed") is not None:
                 self._say(f"-- {self._failure(self.failed)}; the others are stopped")
             if self.timed_out:
-                self._say("-- the job timed out; all workers are stopped")
+                self._say("-- the job's timeout has passed; all workers are stopped")
 
     def _hear(self, worker, text):
         self._logs[worker].add(text)

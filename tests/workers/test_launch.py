@@ -141,7 +141,7 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     rows = [[f"worker {index}", str(job.pids[index]), "runs", "<b>bold & brave"] for index in range(2)]
     assert words_in(job) == ("2 workers run", rows)
     ports = ", ".join(address.removeprefix("127.0.0.1:") for address in job.addresses)
-    warning = f"Anyone who can connect to this machine can use TensorFlow's ports ({ports}) without a password"
+    warning = f"Anyone who can connect to this machine can use the TensorFlow ports ({ports}) without a password"
     assert warning in repr(job) and warning in job._repr_html_()
     assert job.stop() == [-15, -15] == job.stop() == job.wait() == job.codes
     caption, rows = words_in(job)

@@ -166,7 +166,7 @@ def test_a_restart_mends_what_fails_once(capsys, tmp_path):
     assert job.logs(0) == job.logs(1) == "round 0\nround 1\n"
     shown = capsys.readouterr().out
     assert "restarts: 1" in repr(job)
-    assert shown.index("worker 1 failed") < shown.index("started again") < shown.index("worker 1 | round 1")
+    assert shown.index("worker 1 failed") < shown.index("all workers are restarted") < shown.index("worker 1 | round 1")
 
 
 def test_restarts_are_used_up(watch):
