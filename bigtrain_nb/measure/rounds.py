@@ -85,7 +85,7 @@ def check_factories(factories):
     """Raise unless this is a dictionary from names to functions, with two or more of them."""
     if not isinstance(factories, Mapping):
         raise TypeError(
-            "compare takes a dictionary of two or more sources, {name: function that returns a fresh source}, not"
+            "compare takes a dict of two or more sources, {name: function that returns a fresh source}, not"
             f" {factories!r:.99}: measure a single source with bt.throughput(source)"
         )
     if len(factories) < 2:
