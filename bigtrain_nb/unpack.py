@@ -82,13 +82,13 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    help = "notebooks to make copies of, and the folder for it all; if not said, the current one"
+    help = "notebooks to copy, and the folder to unpack into (default: the current one)"
     parser.add_argument("paths", nargs="*", metavar="NOTEBOOK.ipynb or FOLDER", help=help)
     given = parser.parse_args(arguments).paths
     notebooks = [Path(path) for path in given if path.endswith(".ipynb")]
     folders = [Path(path) for path in given if not path.endswith(".ipynb")]
     if len(folders) > 1:
-        parser.error(f"one folder is enough: {', '.join(map(str, folders))}")
+        parser.error(f"expected one folder, not {', '.join(map(str, folders))}")
     folder = folders[0] if folders else Path()
     said = []
     try:
@@ -107,12 +107,12 @@ def _unpack_and_tell(folder, sources):
     written, kept = unpack(folder, names)
     if written:
         files = "1 file" if len(written) == 1 else f"{len(written)} files"
-        print(f"{files} written into {folder.resolve()}: {', '.join(names)}")
+        print(f"{files} written to {folder.resolve()}: {', '.join(names)}")
     elif not kept and not sources:
-        print(f"All is there already: {', '.join(names)}")
+        print(f"Already there: {', '.join(names)}")
     if kept:
         print(
-            f"Kept, because they differ from those of the series: {', '.join(map(str, kept))}."
+            f"Kept, because they differ from the series' files: {', '.join(map(str, kept))}."
             " To get fresh copies, rename or delete yours, and unpack again."
         )
 

@@ -31,9 +31,9 @@ def main():
     try:
         execute(rules.read(path), path.parent, extra_arguments=to_the_terminal, on_cell_execute=tell)
     except DeadKernelError:
-        sys.exit("The kernel died in the cell that is named last. If it wrote nothing, look for the end in `dmesg`.")
+        sys.exit("The kernel died in the last cell named above. If it wrote nothing, look for the cause in `dmesg`.")
     except (CellExecutionError, CellTimeoutError) as error:
-        sys.exit(f"No kernel died, but a cell failed:\n{error}")
+        sys.exit(f"The kernel did not die, but a cell failed:\n{error}")
     print("Every cell has run.")
 
 

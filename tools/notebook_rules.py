@@ -146,7 +146,7 @@ def form_problems(notebook):
     for number, cell in enumerate(notebook.cells):
         name = cell.get("id")
         if not name or name in seen:
-            problems.append(f"cell {number} has no id of its own: {name}")
+            problems.append(f"cell {number} has no unique id: {name}")
         seen.add(name)
         if cell.cell_type == "code" and cell.source and cell.execution_count is None:
             problems.append(f"cell {number} was not run")
@@ -154,8 +154,8 @@ def form_problems(notebook):
         problems.append("it holds metadata or widget views that rendering removes")
     if not is_sealed(notebook):
         problems.append(
-            "its code or outputs have changed since it was rendered: make render, or "
-            "`git checkout notebooks` for those as shipped"
+            "its code or outputs have changed since it was rendered: run `make render`, or "
+            "`git checkout notebooks` to restore those shipped"
         )
     return problems
 
@@ -175,7 +175,7 @@ def source_problems(notebook):
                 problems.append(f"cell {number} names an absolute path")
         if unknown:
             problems.append(
-                f"cell {number} has the tags or markers {', '.join(unknown)}; there are exercise, "
+                f"cell {number} has the tags or markers {', '.join(unknown)}; allowed are exercise, "
                 "deterministic, evening, timeout=120 and NBVAL_CHECK_OUTPUT"
             )
     return problems
@@ -201,11 +201,11 @@ def prediction_problems(notebook):
             problems.append(f'cell {number} must be bt.predict("name", ..., "unit") and nothing else')
             continue
         if above != "markdown":
-            problems.append(f"cell {number} does not stand below the question about {name!r}")
+            problems.append(f"cell {number} is not below the question about {name!r}")
         asked[name] = number
     for name, number in asked.items():
         if number > revealed.get(name, number):
-            problems.append(f"cell {revealed[name]} reveals {name!r}, for which cell {number} asks only then")
+            problems.append(f"cell {revealed[name]} reveals {name!r} before cell {number} asks for it")
         if not any(f'"{name}"' in cell.source for cell in code_cells(notebook)[1:] if "bt.predict(" not in cell.source):
             problems.append(f"nothing reveals {name!r}")
     return problems

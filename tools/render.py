@@ -77,7 +77,7 @@ def main(arguments=None):
     parser.add_argument("notebooks", nargs="*", type=Path, help="render these, changed or not")
     named = parser.parse_args(arguments).notebooks
     if missing := [str(path) for path in named if not path.is_file()]:
-        print("There is no such notebook:", *missing, file=sys.stderr)
+        print("No such notebook:", *missing, file=sys.stderr)
         return 1
     failed = False
     for path in named or sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -87,7 +87,7 @@ def main(arguments=None):
         print(f"{path.name}: executing ...", flush=True)
         began = time.monotonic()
         problems = render(path.resolve())
-        left = ", left as it was:" if problems else ""
+        left = ", left unchanged:" if problems else ""
         print(f"{path.name}: {time.monotonic() - began:.0f} s{left}")
         for problem in problems:
             failed = True
@@ -99,4 +99,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("\nStopped; the notebook that was being executed is left as it was.")
+        sys.exit("\nStopped; the notebook that was being executed is left unchanged.")

@@ -277,7 +277,7 @@ def survivors(name, child):
     for _ in range(2):  # the first check also starts TensorFlow
         began = time.monotonic()
         if (status := child.status(name, solution, exercise.seconds)) != "right":
-            raise RuntimeError(f"{name}: the check says of the solution itself: {status}")
+            raise RuntimeError(f"{name}: the check rejects the solution itself: {status}")
     limit = min(exercise.seconds, 5 + 10 * (time.monotonic() - began))
     answers = wrong_answers(exercise.reference)
     survived = [one.change for one in answers if child.status(name, one.source, limit) not in ("wrong", "hung")]
@@ -296,7 +296,7 @@ def chosen(words):
     names = exercise_names()
     for word in words:
         if not any(word in (name, name.partition(".")[0]) for name in names):
-            raise ValueError(f"{word!r} is no exercise and no module of exercises: there is {', '.join(names)}")
+            raise ValueError(f"{word!r} is neither an exercise nor a module of exercises; known: {', '.join(names)}")
     return [name for name in names if not words or name in words or name.partition(".")[0] in words]
 
 

@@ -110,7 +110,7 @@ class Diagnosis(Shown):
             words.append(
                 f"{names}: Python calls run one at a time, whatever the parallelism. They reach at most"
                 f" {_in_turn(in_python):,.0f} examples/s in one process; write them as TensorFlow operations, or"
-                " read in several processes, by a tf.data service."
+                " read in several processes with the tf.data service."
             )
         alone = f"{self.cores:g} cores running only this pipeline would reach {self.ceiling:,.0f} examples/s"
         words.append(f"{alone}, including the work between stages.")

@@ -251,18 +251,18 @@ def _check(settings):
         integer("seed", settings.seed, 0)
     cache = of_kind("cache", settings.cache, str | os.PathLike | None, 'None, "memory", "file" or a path')
     if cache not in (None, "memory", "file") and not os.path.dirname(cache):
-        raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
+        raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path that includes a folder')
     if not isinstance(settings.data, ImageData):
         of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a custom parse")
         if settings.parse is None:
             raise ValueError("custom data needs parse=, a function from one record to one example")
         if settings.split == "test":
-            raise ValueError('split="test" chooses among the files of an ImageData: give the list of your test files')
+            raise ValueError('split="test" needs an ImageData: otherwise, give the list of your test files')
     if settings.exact and settings.parse:
-        raise ValueError("exact=True is for the default parse: a custom one decodes as it likes")
+        raise ValueError("exact=True needs the default parse: a custom parse does its own decoding")
     if settings.image_size != Pipeline.image_size and settings.parse:
         raise ValueError(
-            f"image_size={settings.image_size} is for the default parse: leave it out, and resize in a custom parse"
+            f"image_size={settings.image_size} needs the default parse: leave it out, and resize in the custom parse"
         )
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: take random crops in a custom parse or finish")

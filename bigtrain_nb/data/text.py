@@ -114,8 +114,7 @@ def text_folder(
         damaged = [path.relative_to(top).as_posix() for path in checked if not _is_text(path)]
         if damaged:
             raise ValueError(
-                f"{top}: {len(damaged)} of {len(paths)} files cannot be read; expected are UTF-8 text:\n"
-                + "\n".join(damaged[:10])
+                f"{top}: {len(damaged)} of {len(paths)} files are not UTF-8 text:\n" + "\n".join(damaged[:10])
             )
         filled = [path for path in _shuffled(paths) if path.stat().st_size]
         if not filled:

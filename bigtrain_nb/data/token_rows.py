@@ -109,7 +109,7 @@ class TokenRows:
             raise ValueError(f"lengths={lengths!r:.99} must be 0 or more tokens each")
         if (total := int(lengths.sum(dtype=np.int64))) != len(self.tokens):
             raise ValueError(
-                f"the lengths add up to {total:,} tokens, and there are {len(self.tokens):,}: give one length for each"
+                f"the lengths add up to {total:,} tokens, but there are {len(self.tokens):,}: give one length for each"
                 " document, in the order of the tokens"
             )
         if self.vocabulary < LARGEST and np.iinfo(self.tokens.dtype).max < self.vocabulary - 1:
@@ -122,7 +122,7 @@ class TokenRows:
         numbers = np.atleast_1d(_whole_numbers("numbers", numbers, dimensions=(0, 1))).astype(np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= len(self))]
         if len(wrong):
-            raise IndexError(f"row {wrong[0]} does not exist: there are {len(self):,}, from 0 on")
+            raise IndexError(f"row {wrong[0]} does not exist: there are {len(self):,} rows, numbered from 0")
         return numbers
 
     def _checked(self, tokens):
@@ -146,7 +146,7 @@ def _whole_numbers(name, values, dimensions=(1,)):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu" or array.ndim not in dimensions:
         raise ValueError(
-            f"{name} must be an array of integers with {dimensions[-1]} dimension, not of {array.dtype} and shape"
+            f"{name} must be an array of integers with {dimensions[-1]} dimension, not {array.dtype} with shape"
             f" {array.shape}"
         )
     return array

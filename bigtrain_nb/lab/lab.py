@@ -78,7 +78,7 @@ class Clock:
         words = f"about {_seconds(self.total)}"
         if self.longest > self.seconds:
             words += f", up to {_seconds(self.total - self.seconds + self.longest)} where it is close"
-        return words if self.overhead is not None else f"{words}, and building and warming up"
+        return words if self.overhead is not None else f"{words}, plus building and warming up"
 
     def hear(self, words):
         """Update from a progress message of the measurement; return whether the expected time has changed notably."""
@@ -138,7 +138,7 @@ class Lab:
 
     def __init__(self, build: Callable, *, seconds: float = 4.0, notes: Callable | None = None, **choices: Any):
         if not callable(build):
-            raise TypeError(f"Lab takes a function that builds what is measured from the choices, not {build!r:.99}")
+            raise TypeError(f"Lab takes a function that builds a source from the choices, not {build!r:.99}")
         if notes is not None and not callable(notes):
             raise TypeError(f"notes={notes!r:.99} must be a function: notes(source, **settings) returns a dictionary")
         self.build = build
@@ -216,7 +216,7 @@ class Lab:
         """End the current run and leave `runs` unchanged; returns at once, even if its source blocks."""
         with self._lock:
             if self._job:
-                self._end("Stopped; the runs are as they were.")
+                self._end("Stopped; the runs are unchanged.")
 
     def picture(self) -> Picture:
         """The last run and those interleaved with it, as image/png. Raises RuntimeError if there is no run yet."""
@@ -407,8 +407,8 @@ class Lab:
             source = self.build(**settings)
             if not is_source(source):
                 raise TypeError(
-                    f"{controls.text(self.build)} returned {source!r:.99}; a Lab measures what its function returns: an"
-                    " iterable of batches, a step function, or what has .dataset()"
+                    f"{controls.text(self.build)} returned {source!r:.99}; a Lab's function must return an iterable of"
+                    " batches, a step function, or an object with .dataset()"
                 )
             if callable(source) and not hasattr(source, "__iter__"):
                 self._steps = [*self._steps, (settings, source)][-STEPS_KEPT:]

@@ -85,7 +85,7 @@ def answer(race):
     if alike:
         words += f" Cannot be told apart from it: {', '.join(alike)}."
     if behind:
-        words += f" Slower so far, but not surely: {', '.join(behind)}."
+        words += f" Slower so far, but not conclusively: {', '.join(behind)}."
     return words
 
 
@@ -222,7 +222,7 @@ def csv_lines(runs):
     for run in runs:
         taken = run.settings.keys() & {"run", *MEASURED, *RATIO}
         if taken:
-            raise ValueError(f"a choice cannot be written under {min(taken)!r}, which is another column: rename it")
+            raise ValueError(f"a choice cannot be exported as {min(taken)!r}, the name of another column: rename it")
         line = {"run": run.name, **{name: text(value) for name, value in run.settings.items()}}
         line |= noted | run.notes
         line |= {name: getattr(run.result, name) for name in MEASURED}
@@ -238,7 +238,7 @@ def csv_lines(runs):
 def checked_notes(notes, settings):
     """Return the extra columns of a run. Raises TypeError or ValueError for an invalid one."""
     if not isinstance(notes, dict):
-        raise TypeError(f"notes must return a dictionary, as {{'MiB': 312}}, not {notes!r:.99}")
+        raise TypeError(f"notes must return a dictionary, like {{'MiB': 312}}, not {notes!r:.99}")
     for name, value in notes.items():
         if not isinstance(name, str) or name in settings or name in {"run", *MEASURED, *RATIO}:
             what = "a setting" if name in settings else "another column"

@@ -23,8 +23,8 @@ class View:
 
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
-        self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
-        self.more = self._button("Extend", "Measure the last run longer, where it is too close to call", self._extend)
+        self.stop = self._button("Stop", "Stop the current run and discard its measurements", self._stop)
+        self.more = self._button("Extend", "Measure the last run longer if it is too close to call", self._extend)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
         self.happens = widgets.HTML()
 

@@ -27,12 +27,12 @@ def _add_run(commands):
         "run",
         help="start workers on this machine",
         usage="%(prog)s [settings] TRAIN.py [-- the script's own arguments]",
-        description="Start workers on this machine, show what they print, end all when one fails. Exit code: the first"
+        description="Start workers on this machine, print their output, stop all when one fails. Exit code: the first"
         " failure's, 128 + n for signal n, 124 after the timeout.",
     )
-    parser.add_argument("--workers", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--restarts", type=int, default=0, help="start again after a failure, so many times")
-    parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
+    parser.add_argument("--workers", type=int, default=2, help="number of workers (default: 2)")
+    parser.add_argument("--restarts", type=int, default=0, help="restart after a failure, at most this many times")
+    parser.add_argument("--timeout", type=float, help="stop the job after this many seconds")
     parser.add_argument("script_or_code", metavar="TRAIN.py", type=Path, help="a Python script")
     parser.set_defaults(command=_run)
 

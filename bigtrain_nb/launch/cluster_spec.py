@@ -13,8 +13,8 @@ from bigtrain_nb.common.addresses import host_and_port
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker"]
 ON_SERVERS = (
-    "bt.strategy() brings together workers that train synchronously. Make a tf.distribute.ParameterServerStrategy in"
-    " the chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
+    "bt.strategy() is for workers that train synchronously. Create a tf.distribute.ParameterServerStrategy in the chief"
+    " and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
 )
 # Variables by which other launchers tell a process that it is one of several.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
@@ -120,8 +120,8 @@ def _refuse_other_launchers(environment):
         count = environment.get(name, "")
         if count not in ("", "0", "1"):
             raise ValueError(
-                f"{name}={count} says that this is one of several processes, but not where they all are: set TF_CONFIG"
-                f" in each, like {EXAMPLE}, with the index of the process; or unset {name} to train alone"
+                f"{name}={count} says that this is one of several processes, but their addresses are missing: set"
+                f" TF_CONFIG in each, like {EXAMPLE}, with that process's index; or unset {name} to train alone"
             )
 
 
@@ -132,7 +132,7 @@ def why_alone(environment=os.environ):
             count = environment.get(name) or "1"
             if count != "1":
                 return (
-                    f"This SLURM job has {count} {what}, but srun did not start this process. Start it by srun python3"
+                    f"This SLURM job has {count} {what}, but srun did not start this process. Run it with srun python3"
                 )
     return None
 
@@ -145,7 +145,7 @@ def _from_slurm(environment):
     here = environment.get("SLURMD_NODENAME", host)
     if rank == 0 and here != host:
         raise ValueError(
-            f"SLURM has put task 0 on {here}, not on {host}, the first node, where the others look for it: leave out"
+            f"SLURM has placed task 0 on {here}, but the others look for it on the first node, {host}: leave out"
             " --distribution=arbitrary"
         )
     port = SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
@@ -185,8 +185,8 @@ def _parsed(text):
     """Return TF_CONFIG's cluster (addresses by kind) and task."""
     if unfilled := re.search(r"\$\(\w+\)", text):
         raise ValueError(
-            f"TF_CONFIG holds {unfilled[0]}, which Kubernetes has not filled in: define that variable above TF_CONFIG"
-            " in the container's env"
+            f"TF_CONFIG has {unfilled[0]}, which Kubernetes has not expanded: define that variable before"
+            " TF_CONFIG in the container's env"
         )
     try:
         config = json.loads(text)
@@ -198,12 +198,12 @@ def _parsed(text):
     if not shaped:
         if "sparseCluster" in text:
             raise ValueError(
-                "TF_CONFIG has a sparseCluster, in which a task sees itself and the parameter servers only: all must"
-                " see all. Set enableDynamicWorker: false in the TFJob"
+                "TF_CONFIG has a sparseCluster, which lists only this task and the parameter servers: the cluster"
+                " must list all tasks. Set enableDynamicWorker: false in the TFJob"
             )
         raise ValueError(
-            f"TF_CONFIG must be JSON like {EXAMPLE}: each worker, and the chief if there is one, with a host:port of"
-            f" its own, and in the task which of them this process is. It is {text[:1000]}"
+            f"TF_CONFIG must be JSON like {EXAMPLE}: a separate host:port for each worker and for the chief, if there"
+            f" is one, and a task that says which of them this process is. It is {text[:1000]}"
         )
     return cluster, task
 
@@ -211,11 +211,11 @@ def _parsed(text):
 def _check_kinds(kinds):
     if "evaluator" in kinds:
         raise ValueError(
-            "TF_CONFIG has an evaluator, which takes no part in a training: let it load checkpoints in a process"
-            " without TF_CONFIG, or leave it out and give fit validation_data"
+            "TF_CONFIG has an evaluator, which does not take part in training: let it load checkpoints in a"
+            " process without TF_CONFIG, or leave it out and pass validation_data to fit"
         )
     if "master" in kinds:
-        raise ValueError('TF_CONFIG has a "master", the name of TensorFlow 1: call it "chief"')
+        raise ValueError('TF_CONFIG has a "master", as in TensorFlow 1: call it "chief"')
     if "ps" in kinds:
         raise ValueError(f"TF_CONFIG has parameter servers (ps): {ON_SERVERS}")
     for kind in kinds:
@@ -229,15 +229,15 @@ def _check_addresses(cluster):
         if not (isinstance(address, str) and _is_address(address)):
             raise ValueError(f"TF_CONFIG's address {address!r} must be a host and a port, like host1:2222")
         if addresses.count(address) > 1:
-            raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs a host:port of its own")
+            raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs its own host:port")
     if len(cluster.get("chief", [])) > 1:
-        raise ValueError(f"TF_CONFIG has {len(cluster['chief'])} chiefs: one of them leads, call the others worker")
+        raise ValueError(f"TF_CONFIG has {len(cluster['chief'])} chiefs: keep one, and call the others worker")
 
 
 def _check_task(cluster, task):
     kind, index = task["type"], task["index"]
     if kind not in cluster:
-        raise ValueError(f"TF_CONFIG's task is a {kind!r}; its cluster has {', '.join(cluster) or 'no task'}")
+        raise ValueError(f"TF_CONFIG's task has type {kind!r}, but its cluster has {', '.join(cluster) or 'no task'}")
     if not isinstance(index, int) or isinstance(index, bool):
         raise ValueError(f"TF_CONFIG's task has the index {index!r}: it must be an integer, such as 1, not a string")
     if not 0 <= index < len(cluster[kind]):

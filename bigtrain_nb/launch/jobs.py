@@ -71,14 +71,14 @@ def run_workers(
     """
     restarts = integer("restarts", restarts, 0)
     if isinstance(workers, list | tuple):
-        raise ValueError(f"workers={workers!r} must be one number: to go on with fewer, call run_workers again")
+        raise ValueError(f"workers={workers!r} must be an integer: to continue with fewer, call run_workers again")
     workers = integer("workers", workers, 1, MOST_PROCESSES)
     not_negative("grace_period", grace_period, "seconds")
     if timeout is not None:
         positive("timeout", timeout, "seconds")
     of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
-    of_kind("env", env, Mapping | None, "a dictionary {name of a variable: value}")
+    of_kind("env", env, Mapping | None, "a dictionary {variable name: value}")
     if gpus_per_worker is not None:
         integer("gpus_per_worker", gpus_per_worker, 0)
     script, source = _script(script_or_code)
@@ -115,12 +115,12 @@ def _shares_of_gpus(workers, gpus_per_worker):
         return [{}] * workers, ""
     each = len(gpus) // workers if gpus_per_worker is None else gpus_per_worker
     if each * workers > len(gpus) or each == 0:
-        asked = "" if gpus_per_worker is None else f", {gpus_per_worker} for each"
-        words = f"All workers run on the CPU: {len(gpus)} GPUs are here for {workers} workers{asked}."
+        asked = "" if gpus_per_worker is None else f", GPUs per worker: {gpus_per_worker}"
+        words = f"All workers run on the CPU: GPUs: {len(gpus)}, workers: {workers}{asked}."
         return [NO_GPU] * workers, words
     shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
     idle = len(gpus) - each * workers
-    words = f"Of {len(gpus)} GPUs each worker has {each}" + (f", and {idle} are idle." if idle else ".")
+    words = f"GPUs per worker: {each} of {len(gpus)}" + (f"; idle: {idle}." if idle else ".")
     return [{"CUDA_VISIBLE_DEVICES": share} for share in shares], words
 
 
@@ -207,7 +207,7 @@ class Job(Shown):
             self.stop()
             raise
         if not self.pids:
-            raise OSError(self._cannot_start or "the process that starts the workers has ended")
+            raise OSError(self._cannot_start or "the process that starts the workers has exited")
 
     def wait(self, show: bool = True) -> list[int | None]:
         """Wait for the end of the job and return the exit codes; with ``show``, print the workers' output as it
@@ -271,8 +271,8 @@ class Job(Shown):
             return ""
         ports = [address.rpartition(":")[2] for address in self.addresses]
         return (
-            f"Anyone who reaches this machine reaches the ports of TensorFlow ({', '.join(ports)}), without a password,"
-            " and through them your files."
+            f"Anyone who can connect to this machine can use the TensorFlow ports ({', '.join(ports)})"
+            " without a password and access your files through them."
         )
 
     def _note(self, event):
@@ -283,17 +283,17 @@ class Job(Shown):
             self.codes[event["worker"]] = event["code"]
         elif "cannot_start" in event:
             self._cannot_start = event["cannot_start"]
-            self._say(f"-- {self._cannot_start}; the job is ended")
+            self._say(f"-- {self._cannot_start}; stopping the job")
         elif "over" in event:
             self._finish()
         else:
             vars(self).update(event)
             if event.get("restarted"):
-                self._say("-- all are started again")
+                self._say("-- all workers are restarted")
             if event.get("failed") is not None:
-                self._say(f"-- {self._failure(self.failed)}; the others are ended")
+                self._say(f"-- {self._failure(self.failed)}; the others are stopped")
             if self.timed_out:
-                self._say("-- the job's timeout is over; all workers are ended")
+                self._say("-- the job's timeout has passed; all workers are stopped")
 
     def _hear(self, worker, text):
         self._logs[worker].add(text)
@@ -314,7 +314,7 @@ class Job(Shown):
                     self.kill(index)
                 self.codes[index] = -signal.SIGKILL
         if self.timed_out:
-            code, how = TIMED_OUT, "were ended by the job's timeout"
+            code, how = TIMED_OUT, "were stopped by the job's timeout"
         elif self.failed is not None:
             code, how = self.codes[self.failed], f"ended because {self.names[self.failed]} failed"
         elif self._cannot_start:

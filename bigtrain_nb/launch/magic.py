@@ -42,7 +42,7 @@ def register(shell):
             job.wait()
             if job.exit_code:
                 raise RuntimeError(
-                    f"{str(job).splitlines()[0]}. Of the notebook's variables the code sees those after --give"
+                    f"{str(job).splitlines()[0]}. The code sees only the notebook variables named after --give"
                 )
             if chosen.take:
                 ends = [

@@ -86,14 +86,14 @@ def peak_within(seconds, function, arguments):
         if line.startswith(ANSWER):
             return Peak(**json.loads(line.removeprefix(ANSWER)))
     if job.exit_code == TIMED_OUT:
-        raise TimeoutError(f"{name} has run for {seconds:.0f} s; it was ended")
+        raise TimeoutError(f"{name} did not finish within {seconds:.0f} s and was stopped")
     how = in_words(code)
     if code == -signal.SIGKILL:
-        how += " (what the system does when there is no memory left)"
+        how += " (the system does this when memory runs out)"
     if any("the CPU can no longer be split" in line for line in lines):
         raise RuntimeError(
-            f"{name} asks for several devices, and peak_memory gives a function one: what replicas take cannot be"
-            " measured so. Leave out bt.mirrored and bt.devices, or ask bt.plan_step and bt.plan_cluster"
+            f"{name} asks for several devices, but peak_memory provides one, so it cannot measure replicas: leave"
+            " out bt.mirrored and bt.devices, or use bt.plan_step and bt.plan_cluster"
         )
     last = [line[:LONGEST_LINE] for line in lines[-TRACEBACK_LINES:]]  # one line has all the packed data
     raise RuntimeError("\n".join([f"the process of {name}: {how}", *last]))

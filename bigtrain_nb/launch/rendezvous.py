@@ -107,8 +107,8 @@ def _server_at(place):
         return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)
     except OSError as error:
         raise RuntimeError(
-            f"the tasks cannot meet at {place.chief} (because of {place.source}): {error.strerror}. End the process"
-            " that listens there, or name another port"
+            f"the tasks cannot connect at {place.chief} (from {place.source}): {error.strerror}. End the process"
+            " that listens there, or choose another port"
         ) from None
 
 
@@ -160,7 +160,7 @@ def listening(spec, deadline):
         except socket.gaierror as error:
             if deadline.is_over():
                 raise RuntimeError(
-                    f"the name of this task's own host, {host} ({spec.source}), does not resolve: {error.strerror}"
+                    f"this task's own host name, {host} ({spec.source}), does not resolve: {error.strerror}"
                 ) from None
             deadline.report_waiting(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
             time.sleep(PAUSE_SECONDS)
@@ -186,7 +186,7 @@ def gather(server, spec, runs, deadline):
     for rank, other in sorted(runs_of.items()):
         problems += [f"{spec.name(rank)}: {each}" for each in differences(other, runs)]
     if problems:
-        raise refusal(peers.values(), "the tasks do not run the same: " + "; ".join(problems))
+        raise refusal(peers.values(), "the tasks' runs differ: " + "; ".join(problems))
     for peer in peers.values():
         send(peer, go=True)
     return peers
@@ -248,7 +248,7 @@ def report(spec, runs, deadline):
             answer = _answer(chief, deadline)
             if "go" in answer:
                 return chief, answer
-            reason = f"it waits for {answer['waits_for']}" if "waits_for" in answer else "it hung up"
+            reason = f"it waits for {answer['waits_for']}" if "waits_for" in answer else "it closed the connection"
         except OSError as error:
             reason = error.strerror or str(error)
         if deadline.is_over():

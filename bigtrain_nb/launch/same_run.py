@@ -103,4 +103,4 @@ def _is_number(word):
 
 
 def _shown(value):
-    return "not there" if value is None else repr(value)
+    return "missing" if value is None else repr(value)

@@ -65,7 +65,7 @@ def _alone():
         print(f"Warning: this process trains alone. {reason}", flush=True)
     gpus = tf.config.get_visible_devices("GPU")
     if len(gpus) > 1:
-        print(f"MirroredStrategy over {len(gpus)} GPUs, because they are there", flush=True)
+        print(f"MirroredStrategy over all {len(gpus)} visible GPUs", flush=True)
         return mirrored_over([f"GPU:{i}" for i in range(len(gpus))])
     print(f"No strategy is needed: one {'GPU' if gpus else 'CPU'}, and no variables of several workers", flush=True)
     return tf.distribute.get_strategy()

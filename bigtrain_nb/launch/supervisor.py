@@ -257,9 +257,7 @@ class Supervisor:
         try:
             addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.tasks))]
         except OSError as error:
-            raise CannotStart(
-                f"there are no {len(self.tasks)} ports of 127.0.0.1 for the workers: {_reason(error)}"
-            ) from None
+            raise CannotStart(f"127.0.0.1 has no {len(self.tasks)} ports for the workers: {_reason(error)}") from None
         self.workers, self.end = [], None
         for index, task in enumerate(self.tasks):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}

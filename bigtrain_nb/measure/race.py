@@ -61,8 +61,8 @@ class Race(Comparison):
             for choice, value in chosen.items():
                 if json.loads(json.dumps(value, default=repr)) != value:
                     raise ValueError(
-                        f"{choice}={value!r} cannot be saved, only None, True, False, numbers, strings and lists of"
-                        " them: let the race choose between names, and build look up what they stand for"
+                        f"{choice}={value!r} cannot be saved; only None, True, False, numbers, strings and lists of"
+                        " them can: let the race choose between names, and look them up in build"
                     )
         return {**super().to_dict(), "settings": self.settings, "eliminated": self.eliminated}
 
@@ -112,7 +112,7 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
         chosen = dict(zip(choices, values, strict=True))
         name = " ".join(f"{choice}={value}" for choice, value in chosen.items())
         if name in settings:
-            raise ValueError(f"two settings read alike, {name}: give each choice values that differ when written")
+            raise ValueError(f"two settings have the same name, {name}: give each choice values that print differently")
         settings[name] = chosen
     return list(standings_at_checks(build, settings, seconds, progress))[-1]
 
@@ -180,8 +180,8 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
             race = {"settings": fields["settings"], "eliminated": fields[key]}
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
-            f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"
-            " written; a model is loaded by bt.load_model"
+            f"{path} holds no saved measurement: bt.load reads files that .save(path) of a Result, Comparison or Race"
+            " has written; load a model with bt.load_model"
         ) from None
     if several is None:
         return results[fields["name"]]

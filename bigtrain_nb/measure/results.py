@@ -200,8 +200,8 @@ class Comparison(Saved, cards.Shown):
         """
         if self.extend_with is None:
             raise RuntimeError(
-                "only what bt.compare returned in this process can be extended; compare the same sources again, for"
-                " longer: bt.compare({name: function}, seconds=...)"
+                "only what bt.compare returned in this process can be extended; compare the same sources for longer"
+                " instead: bt.compare({name: function}, seconds=...)"
             )
         return self.extend_with(seconds, progress)
 

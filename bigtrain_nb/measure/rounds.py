@@ -85,8 +85,8 @@ def check_factories(factories):
     """Raise unless this is a dictionary from names to functions, with two or more of them."""
     if not isinstance(factories, Mapping):
         raise TypeError(
-            "compare takes a dictionary {name: function that returns a fresh source}, with two or more of them, not"
-            f" {factories!r:.99}: one source alone is measured by bt.throughput(source)"
+            "compare takes a dict of two or more sources, {name: function that returns a fresh source}, not"
+            f" {factories!r:.99}: measure a single source with bt.throughput(source)"
         )
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")

@@ -43,7 +43,7 @@ class Source:
 
     def __init__(self, made, name, progress):
         if not is_source(made):
-            hint = ": a step function takes no arguments, as lambda: train_step(batch)" if callable(made) else ""
+            hint = ": a step function takes no arguments, like lambda: train_step(batch)" if callable(made) else ""
             raise TypeError(f"{name} must be an iterable of batches or a step function, not {made!r:.99}{hint}")
         self.given = made
         if callable(getattr(made, "dataset", None)):
@@ -171,7 +171,7 @@ class Source:
             self.pass_batches += not self.passes
             return examples_in(batch, self.name)
         if self.pass_is_empty:
-            again = " a second time: give a function, or an iterable that starts a new pass" if self.passes else ""
+            again = " in a second pass: give a function, or an iterable that can be read again" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes += 1
         self.ended.append(self.iterator)
@@ -193,8 +193,8 @@ class Source:
         self.unit = self.unit or unit
         if unit != self.unit or (is_count and done < 1):
             raise ValueError(
-                f"{self.name} returned {done!r:.99}: a step function returns how many examples it processed, at least"
-                " 1, every time or never"
+                f"{self.name} returned {done!r:.99}: a step function must return how many examples it processed, at"
+                " least 1, on every call or on none"
             )
         return int(done) if is_count else 1
 

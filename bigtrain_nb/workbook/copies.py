@@ -29,7 +29,7 @@ def make(notebook, folder):
     """
     notebook, copy = Path(notebook), Path(folder) / Path(notebook).name
     if notebook.resolve() == copy.resolve():
-        raise ValueError(f"{notebook} is the notebook itself: name another folder for your copy of it")
+        raise ValueError(f"{notebook} is the notebook itself: choose another folder for your copy")
     new = _as_shipped(read(notebook))
     if not copy.exists():
         record.begin_again(Path(folder), notebook.stem)
@@ -53,7 +53,7 @@ def make_evening(notebook, folder):
     for cell in new["cells"]:
         if cell["cell_type"] == "markdown":
             cell["source"] = SECTION.sub(partial(_where, here, notebook.name), cell["source"])
-    said = f"**This is the evening.** What it promises or sums up and does not show is in [the whole]({notebook.name})."
+    said = f"**This is the short track.** What it mentions but omits is in [the full notebook]({notebook.name})."
     new["cells"][0]["source"] = new["cells"][0]["source"].replace("**Takes**", f"{said}\n\n**Takes**", 1)
     return _make(new, Path(folder) / (record.EVENING + notebook.name))
 
@@ -83,12 +83,12 @@ def _make(new, copy):
     try:
         made_from = read(copy)["metadata"].get("bigtrain", {}).get("version")
     except ValueError as error:
-        return f"{copy} is left as it is, for it cannot be read ({error}). Rename or delete it, and a new one is made."
+        return f"{copy} is unchanged: it cannot be read ({error}). For a new one, rename or delete it and unpack again."
     if made_from == version:
         return ""
     return (
-        f"{copy} is of another version than the notebook, and left as it is: rename it (to my-{copy.name}, say), and"
-        " call this again, to have the new one next to it."
+        f"{copy} is a copy of another version and is unchanged. To get the new one next to it, rename it, for example"
+        f" to my-{copy.name}, and unpack again."
     )
 
 
@@ -104,7 +104,7 @@ def read(path):
                 cell.setdefault("execution_count", None)
         notebook["metadata"] = dict(notebook["metadata"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no notebook: {error!r}") from None
+        raise ValueError(f"{path} is not a notebook: {error!r}") from None
     return notebook
 
 

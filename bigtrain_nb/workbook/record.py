@@ -123,7 +123,7 @@ def read(folder):
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"{file} cannot be read ({error!r}): what was predicted and solved is recorded again.")
+        print(f"{file} cannot be read ({error!r}): a new record of predictions and exercises is started.")
         _keep_damaged(file)
         return {}
 
@@ -153,9 +153,9 @@ def _notes(predictions, exercises, machine):
         for one in found[name]:
             _ = one.measured, one.in_words, one.predicted is None or not one.revealed or one.verdict
         if not found[name]:
-            raise ValueError(f"no round of {name}")
+            raise ValueError(f"{name} has no rounds")
     if not all(isinstance(status, str) for status in exercises.values()):
-        raise ValueError("the status of an exercise is no text")
+        raise ValueError("the status of an exercise is not a string")
     return Notes(found, exercises, dict(machine))
 
 
@@ -164,4 +164,4 @@ def _keep_damaged(file):
     free = next(name for name in names if not name.exists())
     with contextlib.suppress(OSError):  # then it cannot be overwritten either
         os.rename(file, free)
-        print(f"It is kept as {free}. If you can repair it, give it its name back.")
+        print(f"It is kept as {free}. If you can repair it, restore its name.")

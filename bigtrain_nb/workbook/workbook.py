@@ -219,7 +219,7 @@ def check(name: str, answer: Callable | None = None) -> Checked:
         exercise = _exercise(name)
     except exercises.NotUnpacked as missing:
         return Checked(NOT_ATTEMPTED, str(missing))
-    form = f"your function itself, without brackets, as in bt.check({name!r}, function)"
+    form = f"your function itself, without parentheses, as in bt.check({name!r}, function)"
     form += f"; it gets {exercise.takes}, and returns {exercise.returns}"
     function("answer", answer, form)
     found = checked(exercise, answer)
@@ -242,11 +242,9 @@ def checked(exercise, answer):
     except exercises.Wrong as wrong:
         return Checked(WRONG, str(wrong))
     except TookTooLong:
-        return Checked(
-            WRONG, f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
-        )
+        return Checked(WRONG, f"your function did not return within {exercise.seconds} s: is there an infinite loop?")
     except (Exception, SystemExit) as error:
-        return Checked(WRONG, f"the check can do nothing with what your function returned ({_raised(error)})")
+        return Checked(WRONG, f"the check cannot use your function's result ({_raised(error)})")
 
 
 def hint(name: str | None = None) -> cards.Card:
@@ -302,7 +300,7 @@ def _known(name, known, kind):
     of_kind("name", name, str, f"the name of {kind}")
     if name not in known:
         near = difflib.get_close_matches(name, known) or sorted(known)
-        raise ValueError(f"no {kind} named {name!r}: there is {', '.join(near) or 'none yet'}")
+        raise ValueError(f"no {kind} named {name!r}; known: {', '.join(near) or 'none yet'}")
 
 
 def _show(figure, words):

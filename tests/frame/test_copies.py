@@ -143,7 +143,7 @@ def test_a_copy_that_is_there_is_never_touched_and_an_old_one_is_named(shipped, 
     shipped.write_text(json.dumps(NOTEBOOK).replace("# Title", "# Better title"))
     main(["00-first.ipynb", "my"])
     assert mine.read_bytes() == written
-    assert "my/00-first.ipynb is of another version than the notebook, and left as it is" in capsys.readouterr().out
+    assert "my/00-first.ipynb is a copy of another version and is unchanged" in capsys.readouterr().out
     mine.rename(tmp_path / "my" / "my-00-first.ipynb")
     main(["00-first.ipynb", "my"])
     assert copies.read(mine)["cells"][0]["source"] == "# Better title"
@@ -155,7 +155,7 @@ def test_a_copy_that_cannot_be_read_is_left_and_named(shipped, tmp_path, capsys,
     mine.parent.mkdir()
     mine.write_bytes(damaged)
     main(["00-first.ipynb", "my"])
-    assert "my/00-first.ipynb is left as it is, for it cannot be read" in capsys.readouterr().out
+    assert "my/00-first.ipynb is unchanged: it cannot be read" in capsys.readouterr().out
     assert mine.read_bytes() == damaged
 
 
@@ -200,7 +200,7 @@ def test_the_evening_has_its_cells_alone_and_leads_to_the_next(evening, tmp_path
     made[1]["source"] = "mine"
     Path("my/evening-00-first.ipynb").write_text(json.dumps({"cells": made, "metadata": {}}))
     main(["00-first.ipynb", "01-first.ipynb", "my"])
-    assert "my/evening-00-first.ipynb is of another version" in capsys.readouterr().out
+    assert "my/evening-00-first.ipynb is a copy of another version" in capsys.readouterr().out
     assert copies.read("my/evening-00-first.ipynb")["cells"][1]["source"] == "mine"
 
 
@@ -218,7 +218,7 @@ def test_links_of_the_evening_to_sections_that_it_lacks_lead_to_the_whole_notebo
     copies.make_evening(notebook, tmp_path / "my")
     title, here = copies.read(tmp_path / "my" / "evening-00-first.ipynb")["cells"]
     assert here["source"] == "## Here\n\n[here](#Here), [further](00-first.ipynb#Far-away)"
-    assert "is in [the whole](00-first.ipynb).\n\n**Takes** long." in title["source"]
+    assert "is in [the full notebook](00-first.ipynb).\n\n**Takes** long." in title["source"]
 
 
 def test_a_new_copy_of_the_evening_leaves_what_is_noted(evening, tmp_path):
@@ -231,10 +231,10 @@ def test_a_new_copy_of_the_evening_leaves_what_is_noted(evening, tmp_path):
 
 
 def test_what_cannot_be_is_said(shipped, tmp_path):
-    with pytest.raises(SystemExit, match="00-first.ipynb is the notebook itself: name another folder"):
+    with pytest.raises(SystemExit, match="00-first.ipynb is the notebook itself: choose another folder"):
         main(["00-first.ipynb"])
     with pytest.raises(SystemExit, match="No such file .*missing.ipynb"):
         main(["missing.ipynb", "my"])
     (tmp_path / "bad.ipynb").write_text("{}")
-    with pytest.raises(SystemExit, match="bad.ipynb is no notebook: KeyError"):
+    with pytest.raises(SystemExit, match="bad.ipynb is not a notebook: KeyError"):
         main(["bad.ipynb", "my"])

@@ -19,7 +19,7 @@ def last_words(folder, *sources):
 
 def test_the_cell_and_the_reason_are_named(tmp_path):
     done = last_words(tmp_path, "import os", "os.write(2, b'Check failed: ')\nos.abort()", "unreached = 1")
-    assert done.returncode == 1 and "died in the cell that is named last" in done.stderr
+    assert done.returncode == 1 and "died in the last cell named above" in done.stderr
     assert "cell 1 (cell-1)" in done.stderr and "cell-2" not in done.stderr
     assert "Check failed: " in done.stderr and "Fatal Python error: Aborted" in done.stderr
 

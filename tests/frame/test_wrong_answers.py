@@ -54,5 +54,5 @@ def test_at_least_95_of_100_wrong_answers_of_an_exercise_are_refused(name):
 
 
 def test_a_word_that_names_no_exercise_is_refused():
-    with pytest.raises(ValueError, match="'measure_firts' is no exercise and no module"):
+    with pytest.raises(ValueError, match="'measure_firts' is neither an exercise nor a module"):
         wrong_answers.chosen(["measure_firts"])

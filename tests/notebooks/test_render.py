@@ -72,5 +72,5 @@ def test_an_interrupt_ends_it_with_its_kernel_and_a_sentence(stored):
         rendering.send_signal(signal.SIGINT)
         _, err = rendering.communicate(timeout=120)
     assert rendering.returncode == 1
-    assert err.endswith("Stopped; the notebook that was being executed is left as it was.\n") and "render.py" not in err
+    assert err.endswith("Stopped; the notebook that was being executed is left unchanged.\n") and "render.py" not in err
     assert not psutil.pid_exists(int(kernel.read_text()))

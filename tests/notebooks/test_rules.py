@@ -26,10 +26,10 @@ def test_a_good_notebook_has_no_problems():
     [
         (
             {"source": "print(2)"},
-            "since it was rendered: make render, or `git checkout notebooks` for those as shipped",
+            "since it was rendered: run `make render`, or `git checkout notebooks` to restore those shipped",
         ),
         ({"execution_count": None}, "cell 1 was not run"),
-        ({"id": "opening"}, "cell 1 has no id of its own"),
+        ({"id": "opening"}, "cell 1 has no unique id"),
         ({"metadata": {"execution": {"started": "now"}}}, "metadata or widget views that rendering removes"),
         ({"metadata": {"tags": ["exercise", "timeout=0"]}}, "cell 1 has the tags or markers timeout=0;"),
         ({"source": "# NBVAL_SKIP\n1"}, "cell 1 has the tags or markers NBVAL_SKIP;"),
@@ -99,10 +99,10 @@ def asking(sources):
         (["# How fast?", 'bt.predict("speed", 2, "x")', MEASURE], "cell 1 must be bt.predict"),
         (["# How fast?", 'guess = ...\nbt.predict("speed", guess, "x")', MEASURE], "cell 1 must be bt.predict"),
         (["# How fast?", f"{ASK}\n{MEASURE}"], "cell 1 must be bt.predict"),
-        (["# How fast?", "ratio = 3", ASK, MEASURE], "cell 2 does not stand below the question about 'speed'"),
+        (["# How fast?", "ratio = 3", ASK, MEASURE], "cell 2 is not below the question about 'speed'"),
         (
             ["# How fast?", MEASURE, "# How fast was it?", ASK],
-            "cell 1 reveals 'speed', for which cell 3 asks only then",
+            "cell 1 reveals 'speed' before cell 3 asks for it",
         ),
         (["# How fast?", 'ledger.enter("speed", 3)', "# So?", ASK], "cell 1 reveals 'speed'"),
         (["# How fast?", ASK, 'bt.reveal("sped", 3)'], "nothing reveals 'speed'"),

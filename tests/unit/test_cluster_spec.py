@@ -54,23 +54,23 @@ def test_a_tf_config_of_another_shape_is_shown_beside_a_good_one(text):
     [
         (
             config({"chief": TWO[:1], "ps": TWO[1:]}, "chief"),
-            "has parameter servers (ps): bt.strategy() brings together workers",
+            "has parameter servers (ps): bt.strategy() is for workers that train synchronously",
         ),
-        (config({"worker": TWO}, "evaluator"), "has an evaluator, which takes no part"),
-        (config({"worker": TWO, "evaluator": ["three:1"]}), "has an evaluator, which takes no part"),
-        (config({"master": TWO[:1], "worker": TWO[1:]}), 'the name of TensorFlow 1: call it "chief"'),
+        (config({"worker": TWO}, "evaluator"), "has an evaluator, which does not take part in training"),
+        (config({"worker": TWO, "evaluator": ["three:1"]}), "has an evaluator, which does not take part in training"),
+        (config({"master": TWO[:1], "worker": TWO[1:]}), 'a "master", as in TensorFlow 1: call it "chief"'),
         (config({"helper": TWO}, "helper"), "the task type 'helper'; it must be one of chief, worker"),
         (config({"worker": TWO}, index="1"), "has the index '1': it must be an integer"),
         (config({"worker": TWO}, index=True), "has the index True: it must be an integer"),
         (config({"worker": TWO}, index=2), "is worker 2, but there are 2 of that kind, with indices from 0"),
         (config({"worker": TWO}, index=-1), "is worker -1, but there are 2"),
-        (config({"chief": TWO[:1]}, "worker"), "task is a 'worker'; its cluster has chief"),
-        (config({"chief": TWO}, "chief"), "has 2 chiefs: one of them leads"),
+        (config({"chief": TWO[:1]}, "worker"), "task has type 'worker', but its cluster has chief"),
+        (config({"chief": TWO}, "chief"), "has 2 chiefs: keep one, and call the others worker"),
         (config({"worker": ["one", "two:2222"]}), "address 'one' must be a host and a port"),
         (config({"worker": ["one:2222", "two:99999"]}), "address 'two:99999' must be a host and a port"),
         (config({"worker": [*TWO, TWO[0]]}), "has the address one:2222 twice"),
         ({"TF_CONFIG": '{"sparseCluster": {"worker": {"0": "one:2222"}}, "task": {}}'}, "enableDynamicWorker: false"),
-        ({"TF_CONFIG": config({"worker": TWO})["TF_CONFIG"].replace(" 0}", " $(TASK_INDEX)}")}, "holds $(TASK_INDEX)"),
+        ({"TF_CONFIG": config({"worker": TWO})["TF_CONFIG"].replace(" 0}", " $(TASK_INDEX)}")}, "has $(TASK_INDEX), "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -131,7 +131,9 @@ def test_jobs_and_steps_on_one_node_meet_at_ports_of_their_own_below_those_for_c
 
 
 def test_the_first_task_checks_that_it_is_where_the_others_look_for_it():
-    with pytest.raises(ValueError, match="SLURM has put task 0 on node2, not on node1.*distribution=arbitrary"):
+    with pytest.raises(
+        ValueError, match="SLURM has placed task 0 on node2, .* first node, node1: .*distribution=arbitrary"
+    ):
         in_slurm("node1,node2", 2, 0, SLURMD_NODENAME="node2")
     assert in_slurm("node1,node2", 4, 1, SLURMD_NODENAME="node2").rank == 1  # cyclic
 

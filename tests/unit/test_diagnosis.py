@@ -292,7 +292,7 @@ def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage
     (python,) = [one for one in found.stages if one.in_python]
     assert python.name == stage
     words = " ".join(found.words())
-    assert f"{stage}: Python calls run one at a time" in words and "by a tf.data service" in words
+    assert f"{stage}: Python calls run one at a time" in words and "with the tf.data service" in words
     one_core = 1e6 / python.microseconds  # calls are sequential, however many run in parallel
     assert found.ceiling <= 1.01 * max(found.rate, one_core)
     assert not any(one.in_python for one in diagnose(tf.data.Dataset.range(1000).batch(10), seconds=0.3).stages)

@@ -149,7 +149,7 @@ def test_only_what_overlaps_with_the_fastest_cannot_be_told_apart_from_it():
     race = Race(results, settings=dict.fromkeys(rates, {}), eliminated={"run 4": 4})
     assert runs.answer(race) == (
         "The fastest of 4: run 1, 400 examples/s. Cannot be told apart from it: run 2."
-        " Slower so far, but not surely: run 3."
+        " Slower so far, but not conclusively: run 3."
     )
 
 
@@ -170,7 +170,7 @@ class TestClock:
             lab.run(batch=batch)
             took = time.perf_counter() - began
             [(_, first, total), *later] = [each for each in said if each[1].startswith("Measuring")]
-            assert ("and building and warming up" in first) is not known
+            assert ("plus building and warming up" in first) is not known
             expected = later[-1][2] if later else total
             assert took / 1.5 < expected < took * 1.5, said
             assert later or known, "it is said once it is known"
@@ -178,7 +178,7 @@ class TestClock:
 
     def test_it_learns_from_the_first_round(self):
         clock = Clock(None, 0.5, 2.0)
-        assert clock.words == "about 0.5 s, up to 2 s where it is close, and building and warming up"
+        assert clock.words == "about 0.5 s, up to 2 s where it is close, plus building and warming up"
         time.sleep(0.3)
         assert not clock.hear("warming up run 1")
         clock.hear("round 1 of about 3, about 0.50 s")
@@ -370,7 +370,7 @@ class TestNotes:
             ({"run": 1}, ValueError, "the column 'run', which is"),
             ({3: 1}, ValueError, "the column 3, which must be a string"),
             ({"MiB": [1]}, TypeError, r"notes returned MiB=\[1\], expected a number or a string"),
-            (312, TypeError, "notes must return a dictionary, as {'MiB': 312}, not 312"),
+            (312, TypeError, "notes must return a dictionary, like {'MiB': 312}, not 312"),
         ],
     )
     def test_what_cannot_be_a_column_is_refused_by_name(self, notes, kind, message):
@@ -400,6 +400,6 @@ class TestExport:
     def test_a_choice_that_is_called_as_another_column_is_refused(self, tmp_path):
         lab = Lab(lambda unit: build(unit), unit=[4, 320])
         lab.run()
-        with pytest.raises(ValueError, match="a choice cannot be written under 'unit'"):
+        with pytest.raises(ValueError, match="a choice cannot be exported as 'unit'"):
             lab.export(tmp_path / "runs.csv")
         assert not (tmp_path / "runs.csv").exists()

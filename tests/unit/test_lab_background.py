@@ -31,7 +31,7 @@ class TestBackground:
         began = time.monotonic()
         lab.stop()
         assert time.monotonic() - began < 5
-        assert not lab.running and lab.status == "Stopped; the runs are as they were."
+        assert not lab.running and lab.status == "Stopped; the runs are unchanged."
         lab.start()
         until(lambda: lab.status.startswith("Waiting for another run"))
         assert gate.calls == 1

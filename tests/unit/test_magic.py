@@ -60,7 +60,7 @@ def test_any_name_can_be_taken_and_only_names_that_were_given_are_there(shell):
 
 def test_named_variables_are_given_by_value_and_a_traceback_counts_lines_as_the_cell_does(shell, capsys):
     code = "print([steps, folder, nested, text])\nnested['a'] = 0\nprint(unknown)"
-    with pytest.raises(RuntimeError, match="ended because worker 0 failed.*those after --give"):
+    with pytest.raises(RuntimeError, match="ended because worker 0 failed.*notebook variables named after --give"):
         workers(shell, "1 --give steps folder nested text", code)
     values = [3, "some/where", {"a": [1, None, True, 0.5]}, 'it\'s "so"\n']
     shown = capsys.readouterr().out

@@ -68,7 +68,9 @@ def test_a_step_function_that_counts_nothing_or_only_sometimes_is_refused(clock,
         clock.spend(0.02)
         return next(done)
 
-    with pytest.raises(ValueError, match=f"source returned {then}: a step function returns .*every time or never"):
+    with pytest.raises(
+        ValueError, match=f"source returned {then}: a step function must return .*on every call or on none"
+    ):
         throughput(step, seconds=1)
 
 
@@ -153,7 +155,9 @@ def test_in_a_terminal_a_bar_says_what_happens_and_is_gone_at_the_end(capsys, mo
 
 
 def test_a_generator_that_ends_says_what_to_give_instead(clock):
-    with pytest.raises(ValueError, match="source yielded no batch a second time: .*an iterable that starts a new pass"):
+    with pytest.raises(
+        ValueError, match="source yielded no batch in a second pass: .*an iterable that can be read again"
+    ):
         throughput(iter(Source(clock, 0.01, [32] * 5)), seconds=10)
 
 

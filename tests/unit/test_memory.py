@@ -120,7 +120,7 @@ def test_what_cannot_be_sent_there_is_refused():
 
 
 def test_a_process_that_dies_is_told():
-    with pytest.raises(RuntimeError, match="the process of dies: killed by SIGKILL .*no memory left"):
+    with pytest.raises(RuntimeError, match="the process of dies: killed by SIGKILL .*memory runs out"):
         peak_memory(dies)
 
 
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_the_process(tmp_path):
 @more_ends
 def test_a_process_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "TIMEOUT_SECONDS", 1)
-    with pytest.raises(TimeoutError, match="writes_its_id_and_waits has run for 1 s; it was ended"):
+    with pytest.raises(TimeoutError, match="writes_its_id_and_waits did not finish within 1 s and was stopped"):
         peak_memory(writes_its_id_and_waits, path=str(tmp_path / "pid"))
 
 

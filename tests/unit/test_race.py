@@ -103,5 +103,7 @@ def test_the_answer_says_who_remains_and_who_was_eliminated_when(clock):
 
 
 def test_settings_that_read_alike_are_refused():
-    with pytest.raises(ValueError, match="two settings read alike, batch=1: give each choice values that differ"):
+    with pytest.raises(
+        ValueError, match="two settings have the same name, batch=1: give each choice values that print differently"
+    ):
         race(lambda batch: [[1]], batch=[1, "1"])

@@ -97,7 +97,7 @@ def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(count
     for name in ("TF_CONFIG", "SLURM_STEP_ID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     assert strategy.strategy() == [f"GPU:{index}" for index in range(count)]
-    assert capsys.readouterr().out == f"MirroredStrategy over {count} GPUs, because they are there\n"
+    assert capsys.readouterr().out == f"MirroredStrategy over all {count} visible GPUs\n"
 
 
 def test_too_few_gpus_leave_parts_of_the_cpu_and_that_is_said(monkeypatch, capsys):

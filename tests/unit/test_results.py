@@ -57,7 +57,7 @@ def test_what_is_far_apart_is_not_called_close(median, words):
 def test_what_was_loaded_cannot_be_extended(tmp_path, comparison):
     comparison.save(tmp_path / "saved.json")
     with pytest.raises(
-        RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* again"
+        RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* for longer"
     ):
         bt.load(tmp_path / "saved.json").extend(5)
 
@@ -140,7 +140,7 @@ def test_a_race_is_loaded_as_a_race_with_its_wide_intervals_and_what_it_found(tm
 @pytest.mark.parametrize("value", [min, (1, 2), {1: 2}])
 def test_a_race_over_what_a_file_cannot_give_back_is_not_saved(tmp_path, found, value):
     found.settings["n=2"]["cache"] = value
-    with pytest.raises(ValueError, match=r"cache=.* cannot be saved, only None, True, .* build look up"):
+    with pytest.raises(ValueError, match=r"cache=.* cannot be saved; only None, True, .* look them up in build"):
         found.save(tmp_path / "race.json")
     assert not (tmp_path / "race.json").exists()
 
@@ -148,7 +148,7 @@ def test_a_race_over_what_a_file_cannot_give_back_is_not_saved(tmp_path, found, 
 @pytest.mark.parametrize("content", [b"PK\x03\x04\xff", b"[1]", b"3", b'{"name": "a"}', b'{"results": [1]}'])
 def test_a_file_that_holds_no_measurement_is_refused(tmp_path, content):
     (tmp_path / "model.keras").write_bytes(content)
-    with pytest.raises(ValueError, match="model.keras holds no saved measurement: .* loaded by bt.load_model"):
+    with pytest.raises(ValueError, match="model.keras holds no saved measurement: .* load a model with bt.load_model"):
         bt.load(tmp_path / "model.keras")
     with pytest.raises(FileNotFoundError, match="none.json"):
         bt.load(tmp_path / "none.json")

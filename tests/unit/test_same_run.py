@@ -72,7 +72,7 @@ def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
         after = describe_run()
     assert differences(after, before) == [
         "Keras' dtype policy is 'mixed_bfloat16', the chief's is 'float32'",
-        "NVIDIA_TF32_OVERRIDE is '0', the chief's is not there",
+        "NVIDIA_TF32_OVERRIDE is '0', the chief's is missing",
     ]
 
 

@@ -14,12 +14,12 @@ def visible(monkeypatch, gpus, workers, each=None):
 @pytest.mark.parametrize(
     ("gpus", "workers", "each", "expected", "words"),
     [
-        (["0", "1", "2", "3"], 2, None, ["0,1", "2,3"], "Of 4 GPUs each worker has 2."),
-        (["0", "1", "2", "3"], 2, 1, ["0", "1"], "Of 4 GPUs each worker has 1, and 2 are idle."),
-        (["0", "1", "2"], 2, None, ["0", "1"], "Of 3 GPUs each worker has 1, and 1 are idle."),
-        (["0"], 2, None, ["-1", "-1"], "All workers run on the CPU: 1 GPUs are here for 2 workers."),
-        (["0", "1"], 2, 2, ["-1", "-1"], "All workers run on the CPU: 2 GPUs are here for 2 workers, 2 for each."),
-        (["5"], 1, 0, ["-1"], "All workers run on the CPU: 1 GPUs are here for 1 workers, 0 for each."),
+        (["0", "1", "2", "3"], 2, None, ["0,1", "2,3"], "GPUs per worker: 2 of 4."),
+        (["0", "1", "2", "3"], 2, 1, ["0", "1"], "GPUs per worker: 1 of 4; idle: 2."),
+        (["0", "1", "2"], 2, None, ["0", "1"], "GPUs per worker: 1 of 3; idle: 1."),
+        (["0"], 2, None, ["-1", "-1"], "All workers run on the CPU: GPUs: 1, workers: 2."),
+        (["0", "1"], 2, 2, ["-1", "-1"], "All workers run on the CPU: GPUs: 2, workers: 2, GPUs per worker: 2."),
+        (["5"], 1, 0, ["-1"], "All workers run on the CPU: GPUs: 1, workers: 1, GPUs per worker: 0."),
         ([], 2, 1, [None, None], ""),
     ],
 )

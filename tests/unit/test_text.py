@@ -88,7 +88,7 @@ def test_of_a_few_large_files_the_end_of_one_is_the_test_text(tmp_path, read):
 def test_files_that_are_not_text_are_named(folder, read, tmp_path):
     (folder / "latin.txt").write_bytes("é".encode("latin-1"))
     (folder / "more" / "binary.txt").write_bytes(bytes(range(256)))
-    with pytest.raises(ValueError, match="2 of 12 files cannot be read; expected are UTF-8 text") as caught:
+    with pytest.raises(ValueError, match="2 of 12 files are not UTF-8 text") as caught:
         read(folder)
     assert str(caught.value).splitlines()[1:] == ["latin.txt", "more/binary.txt"]
     assert not list((tmp_path / "cache").iterdir())

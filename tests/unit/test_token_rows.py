@@ -96,11 +96,11 @@ def test_planning_takes_little_memory_and_no_long_time():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (([1, 2, 3], [2, 2], 8), r"the lengths add up to 4 tokens, and there are 3: give one length for each document"),
+        (([1, 2, 3], [2, 2], 8), r"the lengths add up to 4 tokens, but there are 3: give one length for each document"),
         (([1, 2, 3], [4, -1], 8), "lengths=.* must be 0 or more"),
-        (([1.0, 2.0], [2], 8), r"tokens must be an array of integers with 1 dimension, not of float64 .* \(2,\)"),
+        (([1.0, 2.0], [2], 8), r"tokens must be an array of integers with 1 dimension, not float64 .* \(2,\)"),
         (([[1, 2]], [2], 8), r"tokens must be an array of integers .* shape \(1, 2\)"),
-        (([1, 2], 2, 8), r"lengths must be an array of integers with 1 dimension, not of int64 and shape \(\)"),
+        (([1, 2], 2, 8), r"lengths must be an array of integers with 1 dimension, not int64 with shape \(\)"),
         (([True, False], [2], 8), "tokens must be an array of integers"),
         (([1, 2], [2], 0), "length=0 must be an integer of at least 1"),
     ],
@@ -125,7 +125,7 @@ def test_tokens_that_were_stored_in_too_few_bits_are_refused():
 @pytest.mark.parametrize("numbers", [-1, [0, 3], 10**9])
 def test_a_row_that_does_not_exist_is_refused(numbers):
     rows = bt.TokenRows(np.arange(1, 24), [21, 2], 8)
-    with pytest.raises(IndexError, match="row .* does not exist: there are 3, from 0 on"):
+    with pytest.raises(IndexError, match="row .* does not exist: there are 3 rows, numbered from 0"):
         rows[numbers]
 
 

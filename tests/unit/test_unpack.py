@@ -16,9 +16,9 @@ def test_scripts_pictures_and_glossary_come_once(tmp_path, capsys):
     assert all((folder / path).read_bytes() == (beside.folder() / path).read_bytes() for path in files)
     assert {"scripts/__init__.py", "scripts/train_photos.py", "scripts/train.sbatch"} <= set(map(str, files))
     assert not any("__pycache__" in path.parts for path in files)
-    assert capsys.readouterr().out == f"{len(files)} files written into {folder}: scripts, images, glossary.md\n"
+    assert capsys.readouterr().out == f"{len(files)} files written to {folder}: scripts, images, glossary.md\n"
     main([str(folder)])
-    assert capsys.readouterr().out == "All is there already: scripts, images, glossary.md\n"
+    assert capsys.readouterr().out == "Already there: scripts, images, glossary.md\n"
 
 
 def test_a_file_that_differs_is_kept_and_named(tmp_path, monkeypatch, capsys):
@@ -29,8 +29,8 @@ def test_a_file_that_differs_is_kept_and_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "glossary.md").unlink()
     main([])
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("1 file written into ")
-    assert second.startswith("Kept, because they differ from those of the series: scripts/train_photos.py. To get")
+    assert first.startswith("1 file written to ")
+    assert second.startswith("Kept, because they differ from the series' files: scripts/train_photos.py. To get")
     assert mine.read_text() == "# mine" and (tmp_path / "glossary.md").exists()
 
 

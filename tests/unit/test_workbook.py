@@ -140,7 +140,7 @@ class TestPredictions:
         assert said == "Measured: speedup: 2. No cell with bt.predict('speedup', ...) was run before."
         assert "nothing was predicted" in str(workbook.score())
         workbook.predict("prefetch_speedup", ...)
-        with pytest.raises(ValueError, match="no prediction named 'prefetch_speed': there is prefetch_speedup"):
+        with pytest.raises(ValueError, match="no prediction named 'prefetch_speed'; known: prefetch_speedup"):
             workbook.reveal("prefetch_speed", 2.0)
 
     def test_only_a_notebook_shows_the_picture_with_its_words(self, monkeypatch, capsys):
@@ -230,13 +230,13 @@ class TestCheck:
         monkeypatch.setattr(exercises, "registry", lambda name: {"fake.middle": impatient})
         before = alarm()
         found = workbook.check("fake.middle", endless)
-        assert str(found) == "Wrong: your function did not end within 0.2 s: is there a loop that never ends?"
+        assert str(found) == "Wrong: your function did not return within 0.2 s: is there an infinite loop?"
         assert alarm() == before
 
     def test_hint_and_solution(self):
         assert str(workbook.hint("fake.middle")) == "Hint: Sort first.\nThen look in the middle."
         assert "<pre>def middle(rates):\n    return sorted(" in workbook.solution("fake.middle")._repr_html_()
-        with pytest.raises(ValueError, match="no exercise named 'fake.midle': there is fake.middle"):
+        with pytest.raises(ValueError, match="no exercise named 'fake.midle'; known: fake.middle"):
             workbook.hint("fake.midle")
 
 

@@ -141,7 +141,7 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     rows = [[f"worker {index}", str(job.pids[index]), "runs", "<b>bold & brave"] for index in range(2)]
     assert words_in(job) == ("2 workers run", rows)
     ports = ", ".join(address.removeprefix("127.0.0.1:") for address in job.addresses)
-    warning = f"Anyone who reaches this machine reaches the ports of TensorFlow ({ports}), without a password"
+    warning = f"Anyone who can connect to this machine can use the TensorFlow ports ({ports}) without a password"
     assert warning in repr(job) and warning in job._repr_html_()
     assert job.stop() == [-15, -15] == job.stop() == job.wait() == job.codes
     caption, rows = words_in(job)
@@ -154,7 +154,7 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     [
         ({"workers": 0}, "workers=0 must be an integer of at least 1"),
         ({"workers": 257}, "workers=257 must be an integer of at least 1 and at most 256"),
-        ({"workers": (1, 2)}, "workers=(1, 2) must be one number: to go on with fewer, call run_workers again"),
+        ({"workers": (1, 2)}, "workers=(1, 2) must be an integer: to continue with fewer, call run_workers again"),
         ({"script_or_code": "gone.py"}, "there is no script 'gone.py'"),
         ({"arguments": ["x" * 200_000]}, "worker 0 could not be started: Argument list too long"),
         ({"arguments": ["x\0"]}, "worker 0 could not be started: embedded null byte"),

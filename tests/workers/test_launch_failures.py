@@ -149,7 +149,7 @@ def test_workers_that_cannot_be_started_again_end_the_job_with_the_reason(tmp_pa
     }
     job = ended(Job(order), show=True)
     assert job.exit_code == 3 and job.restarted == 0
-    assert "-- worker 0 could not be started: No such file or directory; the job is ended" in capsys.readouterr().out
+    assert "-- worker 0 could not be started: No such file or directory; stopping the job" in capsys.readouterr().out
 
 
 def test_a_restart_mends_what_fails_once(capsys, tmp_path):
@@ -166,7 +166,7 @@ def test_a_restart_mends_what_fails_once(capsys, tmp_path):
     assert job.logs(0) == job.logs(1) == "round 0\nround 1\n"
     shown = capsys.readouterr().out
     assert "restarts: 1" in repr(job)
-    assert shown.index("worker 1 failed") < shown.index("started again") < shown.index("worker 1 | round 1")
+    assert shown.index("worker 1 failed") < shown.index("all workers are restarted") < shown.index("worker 1 | round 1")
 
 
 def test_restarts_are_used_up(watch):

@@ -144,8 +144,8 @@ def test_tasks_that_run_something_else_are_refused_with_all_values(pool):
     ]
     one, two = first.name(1), second.name(2)
     assert refused(*met) == (
-        f"the tasks do not run the same: {one}: argument --rate is '0.2', the chief's is '0.1';"
-        f" {two}: argument -v is '', the chief's is not there; {two}: keras is '3.14.0', the chief's is '3.15.0'"
+        f"the tasks' runs differ: {one}: argument --rate is '0.2', the chief's is '0.1';"
+        f" {two}: argument -v is '', the chief's is missing; {two}: keras is '3.14.0', the chief's is '3.15.0'"
     )
 
 
@@ -294,13 +294,13 @@ def test_tasks_that_have_told_where_they_are_are_compared_by_what_they_run(pool,
     said = refused(*met)
     for what in ("argument --rate is '0.2', the chief's is '0.1'", "file train.py is", "keras is '3.0.2'"):
         assert what in said
-    assert said.startswith("the tasks do not run the same: worker 1 (127.0.0.1:")
+    assert said.startswith("the tasks' runs differ: worker 1 (127.0.0.1:")
 
 
 def test_where_the_chief_cannot_listen_the_address_and_its_source_are_named():
     chief, _ = places(2)
     with create_server(("127.0.0.1", int(chief.chief.rpartition(":")[2]))):
         with pytest.raises(
-            RuntimeError, match=rf"cannot meet at {chief.chief} \(because of SLURM's variables\): Address already"
+            RuntimeError, match=rf"cannot connect at {chief.chief} \(from SLURM's variables\): Address already"
         ):
             locate(chief)

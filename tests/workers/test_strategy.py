@@ -115,7 +115,7 @@ def test_workers_with_other_arguments_are_refused_before_they_train(watch):
     sentence = r"worker 1 \(127.0.0.1:\d+\): argument --rate is '0.2', the chief's is '0.1'\n"
     assert job.codes == [1, 1]
     for index in range(2):
-        assert re.search(rf"RuntimeError: the tasks do not run the same: {sentence}", job.logs(index) + "\n")
+        assert re.search(rf"RuntimeError: the tasks' runs differ: {sentence}", job.logs(index) + "\n")
         assert "training" not in job.logs(index)
     watch.nothing_left()
 
