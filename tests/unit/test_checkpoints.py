@@ -208,7 +208,9 @@ def test_what_would_train_batches_twice_is_refused(tmp_path):
         both = [resume, keras.callbacks.BackupAndRestore(tmp_path / "backup")]
         resume.model.fit(data, **{**run, "callbacks": both})
     for make in (lambda epoch: epoch_of(epoch).take(3), lambda epoch: epoch_of(epoch).repeat()):
-        with pytest.raises(ValueError, match=r"the dataset has only 3: it must be the same as|is infinite; use dataset.take"):
+        with pytest.raises(
+            ValueError, match=r"the dataset has only 3: it must be the same as|is infinite; use dataset.take"
+        ):
             resume.data(make)
     with pytest.raises(ValueError, match="the dataset has only 3: it must be the same as"):
         resume.rest(epoch_of(0).take(3))
