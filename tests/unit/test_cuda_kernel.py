@@ -316,7 +316,7 @@ def test_more_than_one_replica_is_refused():
 def test_without_a_compiler_a_sentence_says_so(monkeypatch):
     host._library.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(ImportError, match="without a GPU needs g\\+\\+ on Linux, and there is none"):
+    with pytest.raises(ImportError, match="without a GPU needs Linux with g\\+\\+, which was not found"):
         twice().check_on_cpu(tf.ones([1]))
 
 

@@ -361,7 +361,7 @@ def test_scores_that_are_asked_for_are_refused(emulated, make):
     layer, x = make(), tf.ones([2, 6, 16])
     layer(x, x)
     bt.fuse_attention(layer)
-    with pytest.raises(ValueError, match="cannot be returned"):
+    with pytest.raises(ValueError, match="cannot return them"):
         layer(x, x, return_attention_scores=True)
 
 

@@ -601,8 +601,8 @@ def over_places_above_0(y, outputs):
 
 PIECES = {
     by_the_global_batch: "add up to that of the full batch: by_the_global_batch divides by a number",
-    over_places_above_0: r"differs from that of .*%: over_places_above_0 returns one number for a batch",
-    "dice": "dice returns one number for a batch",
+    over_places_above_0: r"differs from that of .*%: over_places_above_0 returns one value per batch",
+    "dice": "dice returns one value per batch",
     keras.losses.MeanSquaredError("sum"): r'add up .* the reduction of the loss is "sum"\.',
 }
 

@@ -249,7 +249,7 @@ def _examined(training, check):
     except Skipped as reason:
         return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TimedOut)
     except Exception as error:
-        return {"verdict": SKIPPED, "message": f"The check failed: {words_of(error)}"}, False
+        return {"verdict": SKIPPED, "message": f"It failed: {words_of(error)}"}, False
     finally:
         training.state.restore_values()
 
