@@ -168,13 +168,13 @@ def test_what_cannot_be_taken_is_named():
     with pytest.raises(ValueError, match=r"self_attention \(BloomAttention\) has no attention that can be replaced"):
         bt.chunk_attention(bloom, chunks=2)
     deberta = models.DebertaV3Backbone(20, 1, 2, 8, 16, max_sequence_length=8, bucket_size=4)
-    with pytest.raises(ValueError, match="computes attention from rel_embeddings too"):
+    with pytest.raises(ValueError, match="also computes attention from rel_embeddings"):
         bt.chunk_attention(deberta, chunks=2)
     with pytest.raises(ValueError, match="has no attention layer"):
         bt.chunk_attention(layers.Dense(2, name="dense"), chunks=2)
     with pytest.raises(ValueError, match="chunks=0 must be an integer of at least 1"):
         bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=0)
-    with pytest.raises(ValueError, match="chunked attention never has all scores"):
+    with pytest.raises(ValueError, match="chunked attention never holds all scores"):
         bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=2)(X, X, return_attention_scores=True)
 
 

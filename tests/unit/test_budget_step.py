@@ -416,7 +416,9 @@ def test_a_fully_sharded_embedding_is_gathered_whole():
 def test_layers_that_are_sharded_already_are_refused():
     with mirrored(2).scope():
         model = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), fully_shard="first")
-    with pytest.raises(ValueError, match="are sharded over the replicas already: plan the model as it was before"):
+    with pytest.raises(
+        ValueError, match="are already sharded over the replicas: give the function that builds the model"
+    ):
         plan_step(model, B)
 
 
@@ -540,13 +542,13 @@ def test_targets_by_name_go_to_a_list_of_outputs():
     [
         ({"batch": 0}, "batch=0 must be"),
         ({"on": "H1000"}, "on='H1000' must be one of T4, "),
-        ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
+        ({"policy": "mixed_bfloat16"}, "a built model already has its policy"),
         ({"loss": lambda y, made: tf.reduce_sum(y)}, "the loss depends on no weight"),
         ({"loss": {"typo": "mse"}}, r"Expected keys .* in loss dict, but found loss.keys\(\)=\['typo'\]"),
         ({"devices": 0}, "devices=0 must be"),
         ({"shard_optimizer": True}, "shard_optimizer=True needs several devices"),
         ({"fully_shard": "first"}, "fully_shard needs several devices"),
-        ({"fully_shard": "frist", "devices": 2}, "fully_shard='frist' chooses none of"),
+        ({"fully_shard": "frist", "devices": 2}, "fully_shard='frist' selects no layer of"),
         ({"fully_shard": "first|seq.*", "devices": 2}, "first is inside seq.*, and fully_shard selects both"),
         ({"fully_shard": "first", "shard_optimizer": True, "devices": 2}, "shard_optimizer=True cannot be combined"),
         ({"shard_optimizer": "yes", "devices": 2}, "shard_optimizer='yes' must be True or False"),
@@ -571,7 +573,7 @@ def test_what_is_no_model_yet_or_tells_no_shapes_is_refused():
     model, batch = Projected(), (tf.zeros([8, 5]), tf.zeros([8], tf.int32))
     model(batch[0])
     assert plan_step(model, batch).memory["weights"] == 4 * 18
-    with pytest.raises(ValueError, match=r"does not tell its input shapes: give batch=\(x, y\)"):
+    with pytest.raises(ValueError, match=r"has no known input shapes: give batch=\(x, y\)"):
         plan_step(model, 8)
     with pytest.raises(ValueError, match="has no weights to train yet"):
         plan_step(keras.Sequential([layers.Dense(3)]), B)

@@ -189,10 +189,10 @@ def test_memory_adds_logits_the_block_in_work_and_fragments():
         ({"zero_stage": 4}, "zero_stage=4 must be an integer of at least 0 and at most 3"),
         ({"tensor_parallel": 5}, "tensor_parallel=5 must divide the 12 heads"),
         ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be an integer of at least 1 and at most 12"),
-        ({"devices": 16, **AS_SAID}, "fit in no layout on devices=16 H100: take more .* a sequence for each"),
+        ({"devices": 16, **AS_SAID}, "fit in no layout on devices=16 H100: use more .* a sequence or more per"),
         (
             {"devices": 6, **AS_SAID, "tensor_parallel": 4},
-            "tensor_parallel x pipeline_parallel x shard_size must divide",
+            "a multiple of tensor_parallel x pipeline_parallel x shard_size",
         ),
         ({"network": 0}, "network=0 must be a positive"),
         ({"policy": "float8", "on": "A100 80 GB"}, "policy='float8' is no faster on A100 80 GB"),
@@ -206,12 +206,12 @@ def test_a_cluster_refuses_bad_settings(settings, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mtbf_hours": 0}, "mtbf_hours=0 must be a positive, finite number of hours of a device between failures"),
+        ({"mtbf_hours": 0}, "mtbf_hours=0 must be a positive, finite number of hours between failures of one device"),
         ({"checkpoint_seconds": -1}, "checkpoint_seconds=-1 must be a positive"),
         ({"interval_seconds": 0}, "interval_seconds=0 must be a positive"),
         ({"restart_seconds": -1}, "restart_seconds=-1 must be a finite number of seconds, 0 or more"),
-        ({"spares": -0.1}, "spares=-0.1 must be a finite number of devices for each in use, 0 or more"),
-        ({"evaluation": -1}, "evaluation=-1 must be a finite number of tokens"),
+        ({"spares": -0.1}, "spares=-0.1 must be a finite number of spare devices per device in use, 0 or more"),
+        ({"evaluation": -1}, "evaluation=-1 must be a finite number of evaluation tokens per training token"),
     ],
 )
 def test_a_training_refuses_bad_settings(settings, words):
@@ -236,7 +236,7 @@ def test_a_transformer_refuses_bad_settings(call, words):
 
 
 def test_an_unknown_accelerator_says_which_there_are():
-    with pytest.raises(KeyError, match="'a100 80 gb' is none of T4, .*, A100 80 GB, H100"):
+    with pytest.raises(KeyError, match="'a100 80 gb' is not one of T4, .*, A100 80 GB, H100"):
         ACCELERATORS["a100 80 gb"]
 
 
@@ -248,7 +248,7 @@ def test_float32_is_that_of_tensorflow_which_uses_tf32():
 def test_what_is_no_transformer_and_what_fits_nowhere_is_said():
     with pytest.raises(TypeError, match="takes a bt.Transformer"):
         plan_cluster("7 B", 8)
-    with pytest.raises(ValueError, match="fit in no layout on devices=8 H100: take more devices"):
+    with pytest.raises(ValueError, match="fit in no layout on devices=8 H100: use more devices"):
         plan_cluster(SIZES["1 T"], 8, devices=8)
     endless = replace(SIZES["1 T"], length=10**6)
     with pytest.raises(ValueError, match="fit in no layout on devices=any TPU v6e.* shorter sequences"):
@@ -288,7 +288,7 @@ def test_hybrid_sharding_by_hand():
     within = sent(SIZES["7 B"], Layout(1, 1, 8, 3), 2)["data"].seconds
     across = 2 * (4 * weights / 8 * 7 / 8 / 50e9 + 7 * NETWORK_LATENCY)  # eight nodes, a NIC each
     assert found.seconds == pytest.approx(within + across)
-    with pytest.raises(ValueError, match="shard_size must divide"):
+    with pytest.raises(ValueError, match="a multiple of .* x shard_size"):
         plan_cluster(SIZES["7 B"], 64, devices=64, shard_size=7, **AS_SAID)
 
 
@@ -405,7 +405,7 @@ def test_what_is_not_here_is_said_apart_and_changes_no_number():
 
 def test_tensor_parallelism_shares_whole_heads_of_keys_and_values():
     model = Transformer(4, 512, 8, 1000, 64, key_value_heads=2)
-    with pytest.raises(ValueError, match="tensor_parallel=4 must divide the 2 heads of keys and values"):
+    with pytest.raises(ValueError, match="tensor_parallel=4 must divide the 2 KV heads"):
         plan_cluster(model, 8, tensor_parallel=4)
 
 

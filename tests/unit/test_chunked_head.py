@@ -304,7 +304,7 @@ def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
 
     stock = fitted(compiled(network(make=Reading)), epochs=1)
     model = compiled(bt.chunk_head(network(make=Reading), rows=7))
-    with pytest.warns(UserWarning, match="logits are computed as a whole"):
+    with pytest.warns(UserWarning, match="the full logits are computed"):
         fitted(model, epochs=1)
     assert model.history.history["most"] == pytest.approx(stock.history.history["most"], rel=1e-5)
 
@@ -345,11 +345,11 @@ class ByItself(keras.losses.Loss):
 
 
 IN_A_STEP = {
-    "compares rows": ({"loss": against_the_mean}, "against_the_mean is not taken row by row: of drawn numbers"),
-    "one number": ({"loss": one_number}, "the loss one_number is not taken row by row"),
+    "compares rows": ({"loss": against_the_mean}, "against_the_mean cannot be computed row by row: on random data"),
+    "one number": ({"loss": one_number}, "the loss one_number cannot be computed row by row"),
     "reduces": ({"loss": ByItself()}, "the loss ByItself overrides __call__"),
     "no reduction": ({"loss": Sparse(reduction=None)}, "SparseCategoricalCrossentropy has reduction=None"),
-    "maximum": ({"metrics": [Outermost()]}, "the metric outermost does not add up row by row: of drawn numbers"),
+    "maximum": ({"metrics": [Outermost()]}, "the metric outermost does not add up row by row: on random data"),
     "without weights": ({"metrics": [OfCalls(name="calls")]}, "calls does not add up row by row: it could not"),
 }
 
@@ -411,16 +411,16 @@ def head_then(layer):
 
 
 REFUSED = {
-    "subclassed": (Subclassed, "has a call of its own or is not built"),
-    "not built": (lambda: keras.Sequential([layers.Dense(3)]), "has a call of its own or is not built"),
+    "subclassed": (Subclassed, "has a custom call or is not built"),
+    "not built": (lambda: keras.Sequential([layers.Dense(3)]), "has a custom call or is not built"),
     "two outputs": (lambda: from_hidden(layers.Dense(3), layers.Dense(3)), "has 2 outputs"),
     "quantized": (quantized, "is quantized"),
     "regularized": (lambda: from_hidden(layers.Dense(3, activity_regularizer="l2")), "its activity_regularizer"),
     "ids": (lambda: keras.Model(inputs := keras.Input((LENGTH,), dtype="int32"), network()(inputs)), "of int32"),
     "two heads": (lambda: from_hidden(lambda x: layers.Dense(3)(x) + layers.Dense(3)(x)), "of float32, float32"),
     "over places": (lambda: head_then(layers.Softmax(1)), "head (Dense)"),
-    "dropout": (lambda: head_then(layers.Dropout(0.5)), "takes other places into the logits of one"),
-    "batch norm": (lambda: head_then(layers.BatchNormalization()), "takes other places into the logits of one"),
+    "dropout": (lambda: head_then(layers.Dropout(0.5)), "mixes positions in its logits"),
+    "batch norm": (lambda: head_then(layers.BatchNormalization()), "mixes positions in its logits"),
 }
 
 

@@ -84,5 +84,5 @@ def test_a_step_is_that_of_whole_logits(task):
 
 @pytest.mark.parametrize("task", REFUSED)
 def test_a_head_of_another_kind_is_refused_by_name(task):
-    with pytest.raises(ValueError, match="a head takes hidden states alone, and it takes 2 tensors"):
+    with pytest.raises(ValueError, match="a head takes only hidden states, but this one takes 2 tensors"):
         one_step(task, True)

@@ -246,7 +246,7 @@ REFUSED = {
     "C++ names": (lambda: twice("__global__ void twice(const float *x, float *y) {}"), ValueError, "only none"),
     "a scalar": (lambda: twice(TEXT_OF % "const float *x, float y"), TypeError, "float y of twice must be a pointer"),
     "half": (lambda: twice(TEXT_OF % "const half *x, float *y"), TypeError, "pointer to one of float, bfloat16, int"),
-    "bfloat16": (lambda: twice(TEXT_OF % "const bfloat16 *x, float *y"), TypeError, "and the tensor is float32"),
+    "bfloat16": (lambda: twice(TEXT_OF % "const bfloat16 *x, float *y"), TypeError, "but the tensor is float32"),
     "three pointers": (lambda: twice(TEXT_OF % "float *x, float *y, float *z"), TypeError, "3 parameters for 2"),
     "a large block": (lambda: twice(block=(64, 32)), ValueError, "threads of a block=2048 must be .* at most 1024"),
     "a large grid": (lambda: twice(grid=(1, 70_000)), ValueError, "grid=70000 must be .* at most 65535"),
@@ -278,7 +278,7 @@ def test_comments_and_launch_bounds_are_read_over():
 
 def test_unknown_shapes_are_refused():
     step = tf.function(recurrence, input_signature=[tf.TensorSpec([None, 3, 4])] * 2, autograph=False)
-    with pytest.raises(ValueError, match=r"recurrence is given a tensor of shape \(None, 3, 4\), and all shapes must"):
+    with pytest.raises(ValueError, match=r"recurrence got a tensor of shape \(None, 3, 4\), but all shapes must"):
         step.get_concrete_function()
 
 
@@ -295,7 +295,7 @@ def test_gradients_that_nobody_wrote_are_refused():
     with tf.GradientTape() as tape:
         tape.watch(a)
         (h,) = kernel()(a, x)
-    with pytest.raises(ValueError, match="recurrence has no gradient: wrap it by tf.custom_gradient"):
+    with pytest.raises(ValueError, match="recurrence has no gradient: wrap it with tf.custom_gradient"):
         tape.gradient(h, a)
     with tf.GradientTape() as outer:
         outer.watch(a)
@@ -303,7 +303,7 @@ def test_gradients_that_nobody_wrote_are_refused():
             tape.watch(a)
             h = recurrence(a, x)
         first = tape.gradient(h, a)
-    with pytest.raises(ValueError, match="Second gradients are not supported"):
+    with pytest.raises(ValueError, match="Second-order gradients are not supported"):
         outer.gradient(first, a)
 
 
@@ -316,7 +316,7 @@ def test_more_than_one_replica_is_refused():
 def test_without_a_compiler_a_sentence_says_so(monkeypatch):
     host._library.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(ImportError, match="without a GPU needs g\\+\\+ on Linux, and there is none"):
+    with pytest.raises(ImportError, match="without a GPU needs Linux with g\\+\\+, which was not found"):
         twice().check_on_cpu(tf.ones([1]))
 
 

@@ -269,7 +269,7 @@ def test_gradients_of_shards_travel_in_16_bits():
     ("build", "settings", "sentence"),
     [
         (dense, {"fully_shard": BLOCKS, "shard_optimizer": True}, "cannot be combined"),
-        (dense, {"fully_shard": "nothing"}, "chooses none of"),
+        (dense, {"fully_shard": "nothing"}, "selects no layer of"),
         (lambda: bt.recompute(dense(), BLOCKS), {"fully_shard": BLOCKS}, "leave out bt.recompute"),
         (
             lambda: in_two_blocks(lambda x: layers.Dense(8, kernel_regularizer="l2")(x)),
@@ -361,7 +361,7 @@ def test_a_function_may_load_weights_and_may_fail(tmp_path):
 
     with on(2):
         assert distance(bt.Model.of(loaded, fully_shard=BLOCKS), alone()) == 0
-        with pytest.raises(ValueError, match="chooses none of"):
+        with pytest.raises(ValueError, match="selects no layer of"):
             bt.Model.of(dense, fully_shard="nothing")
     with keras.StatelessScope():
         pass  # on exit, Keras creates all deferred variables

@@ -246,7 +246,7 @@ def test_segments_and_padding_together_are_computed_in_chunks(emulated):
     layer = hub_models.gpt2().backbone.transformer_layers[0]
     bt.fuse_attention(layer)
     x, segments = tf.ones([2, 12, 16]), tf.ones([2, 12], "int32")
-    with pytest.warns(UserWarning, match="segments together with padding"):
+    with pytest.warns(UserWarning, match="segments are untested with padding"):
         layer(x, decoder_padding_mask=segments > 0, decoder_attention_mask=bt.segment_mask(segments, most=2))
 
 
@@ -316,10 +316,12 @@ def test_a_table_of_other_numbers_of_queries_and_keys_is_kept():
 
 def test_one_of_kernel_and_chunks_has_to_be_chosen():
     layer = bt.fuse_attention(layers.MultiHeadAttention(2, 4, name="attend"))
-    with pytest.raises(ValueError, match="attend computes its attention by one kernel already, and not by chunks too"):
+    with pytest.raises(
+        ValueError, match="attend already computes its attention by one kernel, and cannot use chunks too"
+    ):
         bt.chunk_attention(layer, chunks=8)
     assert bt.fuse_attention(layer) is layer
-    with pytest.raises(ValueError, match="by chunks already, and not by one kernel too"):
+    with pytest.raises(ValueError, match="already computes its attention by chunks, and cannot use one kernel too"):
         bt.fuse_attention(bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=8))
 
 
@@ -359,7 +361,7 @@ def test_scores_that_are_asked_for_are_refused(emulated, make):
     layer, x = make(), tf.ones([2, 6, 16])
     layer(x, x)
     bt.fuse_attention(layer)
-    with pytest.raises(ValueError, match="cannot be returned"):
+    with pytest.raises(ValueError, match="cannot return them"):
         layer(x, x, return_attention_scores=True)
 
 

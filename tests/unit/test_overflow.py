@@ -216,7 +216,7 @@ def test_a_step_without_a_gradient_is_refused():
         def train_step(self, data):
             return {"loss": 0.0}
 
-    with pytest.raises(ValueError, match="train_step of counts takes no gradient with tf.GradientTape"):
+    with pytest.raises(ValueError, match="train_step of counts computes no gradient with tf.GradientTape"):
         bt.find_overflow(compiled(functional(twelve(7), Counts)), BATCH)
 
 

@@ -184,7 +184,7 @@ def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts
 
 def test_a_trace_without_the_gpus_that_are_there_is_said(monkeypatch):
     monkeypatch.setattr(bt.tf.config, "get_visible_devices", lambda kind: [kind])
-    with pytest.warns(UserWarning, match="no work of the 1 GPUs that TensorFlow sees: all shares are the host's"):
+    with pytest.warns(UserWarning, match="no work on the 1 GPUs that TensorFlow sees: all shares are the host's"):
         bt.profile(lambda: bt.tf.ones([4, 4]) @ bt.tf.ones([4, 4]), steps=2)
 
 

@@ -114,8 +114,8 @@ class CudaKernel:
 
         def gradient(*upstream):
             raise ValueError(
-                f"{self.name} has no gradient: wrap it by tf.custom_gradient, with another kernel for the backward"
-                " pass. Second gradients are not supported"
+                f"{self.name} has no gradient: wrap it with tf.custom_gradient and another kernel for the backward"
+                " pass. Second-order gradients are not supported"
             )
 
         without_gradient = tf.custom_gradient(lambda *given: (run(*map(tf.stop_gradient, given)), gradient))
@@ -133,8 +133,8 @@ class CudaKernel:
         shapes = [one.shape for one in operands if not one.shape.is_fully_defined()]
         if shapes:
             raise ValueError(
-                f"{self.name} is given a tensor of shape {shapes[0]}, and all shapes must be known: batch(...,"
-                " drop_remainder=True) or a bt.Model, and compute_output_shape in a layer"
+                f"{self.name} got a tensor of shape {shapes[0]}, but all shapes must be known: use batch(...,"
+                " drop_remainder=True) or a bt.Model, and define compute_output_shape in a layer"
             )
         results = tuple(of_kind("results", one, tf.TensorSpec, "a list of tf.TensorSpec") for one in now(self.results))
         integer("number of results", len(results), 1)
@@ -167,9 +167,9 @@ def _parameters(source, name, macros, tensors):
         kind, *others = (word for word in re.findall(r"\w+|\*", parameter) if word != "const")
         kind = macros.get(kind, kind)
         if kind not in TYPES or others[:1] != ["*"]:
-            raise TypeError(f"{parameter} of {name} must be a pointer to one of {', '.join(TYPES)}, or to such a macro")
+            raise TypeError(f"{parameter} of {name} must be a pointer to one of {', '.join(TYPES)}, or a macro for one")
         if TYPES[kind] != tensor.dtype:
-            raise TypeError(f"{parameter} of {name} points to {kind}, and the tensor is {tensor.dtype.name}")
+            raise TypeError(f"{parameter} of {name} points to {kind}, but the tensor is {tensor.dtype.name}")
     return tuple(re.findall(r"\w+", parameter)[-1] for parameter in written)
 
 

@@ -123,7 +123,7 @@ def does_not_compile(launch, log):
 def _library(launch):
     compiler = shutil.which("g++") if sys.platform == "linux" else None
     if not compiler:
-        raise ImportError("bt.cuda_kernel without a GPU needs g++ on Linux, and there is none")
+        raise ImportError("bt.cuda_kernel without a GPU needs Linux with g++, which was not found")
     count = len(launch.parameters)
     lists = {"GRID": launch.grid, "BLOCK": launch.block, "ARGUMENTS": [f"Pointer{{{one}}}" for one in range(count)]}
     macros = {key: ",".join(map(str, value)) for key, value in lists.items()}

@@ -283,8 +283,8 @@ def refuse(model, chosen):
         unknown = [one.name for one in others if one.name not in _UNDERSTOOD and one.kind != one.VAR_KEYWORD]
         if unknown:
             raise ValueError(
-                f"{layer.name} ({kind}) computes attention from {', '.join(unknown)} too, which may depend on the place"
-                " of a row, so it cannot be computed in chunks: leave it out with layers="
+                f"{layer.name} ({kind}) also computes attention from {', '.join(unknown)}, which may depend on the"
+                " row's position, so it cannot be computed in chunks: leave it out with layers="
             )
 
 
@@ -292,9 +292,9 @@ def refuse_twice(layer, way):
     """Raise ValueError for a layer that already computes its attention in another ``way``."""
     if isinstance(layer, ChunkedAttention) and layer.way != way:
         raise ValueError(
-            f"{layer.name} computes its attention by {layer.way} already, and not by {way} too: leave it out with"
-            " layers=, or one of bt.chunk_attention and bt.fuse_attention, which computes in chunks of 512 rows where"
-            " there is no kernel"
+            f"{layer.name} already computes its attention by {layer.way}, and cannot use {way} too: leave it out with"
+            " layers=, or call only one of bt.chunk_attention and bt.fuse_attention, which uses chunks of 512 rows"
+            " where there is no kernel"
         )
 
 
@@ -305,9 +305,9 @@ def asks_for_scores(layer, arguments):
 def _refuse_call(layer, arguments):
     query = next(iter(arguments.values()))
     if asks_for_scores(layer, arguments):
-        raise ValueError(f"{layer.name}: chunked attention never has all scores, so they cannot be returned")
+        raise ValueError(f"{layer.name}: chunked attention never holds all scores, so it cannot return them")
     if query.shape.rank != 4:
         raise ValueError(
-            f"{layer.name}: chunks are of one axis of positions, [batch, positions, heads, size], and the queries have"
+            f"{layer.name}: chunked attention needs queries of shape [batch, positions, heads, size], but these have"
             f" the shape {query.shape}: leave the layer out with layers="
         )

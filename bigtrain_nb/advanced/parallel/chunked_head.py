@@ -136,8 +136,8 @@ def _refuse_own_reduction(model, loss):
     if WatchedLoss(loss).reduces or loss.reduction in (None, "none"):
         what = "overrides __call__" if WatchedLoss(loss).reduces else "has reduction=None"
         raise ValueError(
-            f"{model.name}: the loss {WatchedLoss(loss).name} {what}, and a head in chunks needs Keras' own reduction"
-            ' to a number: define call, with reduction="sum_over_batch_size"; or make logits whole,'
+            f"{model.name}: the loss {WatchedLoss(loss).name} {what}, but a head in chunks needs Keras' own reduction"
+            ' to a scalar: define call, with reduction="sum_over_batch_size"; or compute full logits with'
             " bt.chunk_head(model, rows=False)"
         )
 
@@ -156,7 +156,7 @@ class Deferred:
         self.weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # from before the update
 
     def __tf_tensor__(self, dtype=None, name=None):
-        warnings.warn("y_pred is read in a step, so logits are computed as a whole: chunks save nothing", stacklevel=2)
+        warnings.warn("y_pred is read in a step, so the full logits are computed: chunks save nothing", stacklevel=2)
         logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training, self.weights)
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)

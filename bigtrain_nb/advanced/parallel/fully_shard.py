@@ -70,12 +70,12 @@ def shard_layers(model, layers, deferred=None):
 def _refuse(model, layer, chosen):
     """Raise ValueError for a layer that cannot be sharded, or only together with another one."""
     if not layer.built:
-        raise ValueError(f"{layer.name} has no weights yet to shard: call the model once, or build it, first")
+        raise ValueError(f"{layer.name} has no weights to shard yet: build the model, or call it once, first")
     inside = {id(inner) for each in chosen for inner in layers_within(each)}
     for inner in layers_within(layer):
         if is_recomputed(inner):
             raise ValueError(
-                f"{inner.name} is recomputed or sharded already, and fully_shard recomputes by itself: leave out"
+                f"{inner.name} is already recomputed or sharded, and fully_shard itself recomputes: leave out"
                 " bt.recompute"
             )
         refuse_to_shard(own_weights_to_train(inner))
@@ -252,9 +252,9 @@ def _refuse_statistics_of_no_examples(model, examples):
         tf.debugging.assert_greater_equal(
             examples,
             model.micro_batches,
-            f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, and one of"
-            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a"
-            " short last one by batch(..., drop_remainder=True), or use GroupNormalization",
+            f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, but one of"
+            " them has fewer examples: BatchNormalization over no examples gives NaN. Use larger batches, drop a short"
+            " last one with batch(..., drop_remainder=True), or use GroupNormalization",
         )
 
 

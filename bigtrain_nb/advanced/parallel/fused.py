@@ -66,8 +66,8 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
         refuse_twice(layer, "one kernel")
         if reason := _layer_problem(layer):
             raise ValueError(
-                f"{layer.name} ({own_class(layer).__name__}) cannot be computed by one kernel: {reason}. Leave it out"
-                " with layers=, a function, a regular expression or a list; bt.chunk_attention saves its memory, too"
+                f"{layer.name} ({own_class(layer).__name__}) cannot be computed by a fused kernel: {reason}. Leave it"
+                " out with layers=, a function, a regular expression or a list; bt.chunk_attention saves memory too"
             )
     for layer in chosen:
         become(layer, FusedAttention)
@@ -202,7 +202,7 @@ _LLAMA = _Kind(
     dropout=lambda layer: 0,  # theirs acts on the outputs, after the replaced method
     refused=lambda layer: (
         getattr(layer, "use_sliding_window_attention", getattr(layer, "sliding_window_size", None))
-        and "KerasHub applies its sliding window in one of its two ways only"
+        and "KerasHub applies its sliding window in only one of its two implementations"
     ),
 )
 
@@ -213,7 +213,7 @@ def _layer_problem(layer):
         return "its attention is not known to be softmax(scale * query · key) · value"
     if dropout := kind.dropout(layer):
         return (
-            f"dropout={dropout} is of its scores, and the kernel would draw the same mask in every step: build the"
+            f"dropout={dropout} applies to its scores, and the kernel would use the same mask in every step: build the"
             " model with dropout=0"
         )
     return kind.refused(layer) or None
@@ -237,7 +237,7 @@ def _dtype_problem(dtype):
     name = tf.as_dtype(dtype).name
     if name in cudnn.TYPES:
         return None
-    return f'the kernel takes 16 bits, and this is {name}: keras.config.set_dtype_policy("mixed_bfloat16")'
+    return f'the kernel needs a 16-bit type, not {name}: call keras.config.set_dtype_policy("mixed_bfloat16")'
 
 
 def _device_problem(query):
@@ -246,23 +246,23 @@ def _device_problem(query):
 
 def _call_problem(query, key, value, meaning):
     if not (query.shape.is_fully_defined() and key.shape.is_fully_defined()):
-        return f"its shapes must be known, and this is {query.shape}: batch(..., drop_remainder=True), or a bt.Model"
+        return f"its shapes must be known, not {query.shape}: use batch(..., drop_remainder=True) or a bt.Model"
     if key.shape != value.shape or query.shape[3] % 8 or query.shape[3] > cudnn.LARGEST_HEAD:
-        return f"it takes heads of at most {cudnn.LARGEST_HEAD} numbers in steps of 8, and these have {query.shape[3]}"
+        return f"its head dimension must be a multiple of 8, at most {cudnn.LARGEST_HEAD}, not {query.shape[3]}"
     if meaning.is_causal and query.shape[1] != key.shape[1]:
-        return f"its mask is causal, and there are {query.shape[1]} queries and {key.shape[1]} keys"
+        return f"its mask is causal, but there are {query.shape[1]} queries and {key.shape[1]} keys"
     if meaning.window is not None and meaning.window < key.shape[1] and not meaning.is_causal:
-        return f"its window of {meaning.window} is to both sides"
+        return f"its window of {meaning.window} extends to both sides"
     if meaning.table is not None and query.shape[1] != key.shape[1]:
-        return f"a mask that is a table is not tried with {query.shape[1]} queries and {key.shape[1]} keys"
+        return f"an attention mask is untested with {query.shape[1]} queries and {key.shape[1]} keys"
     if meaning.table is not None and (query.shape[1] % 2 or key.shape[1] % 2):
-        return f"a mask that is a table takes even lengths, and these are {query.shape[1]} and {key.shape[1]}"
+        return f"an attention mask needs even lengths, but these are {query.shape[1]} and {key.shape[1]}"
     if meaning.table is not None and meaning.table.shape.rank != 3:
-        return f"a mask that is a table is [batch, queries, keys], and this is {meaning.table.shape}"
+        return f"an attention mask must be [batch, queries, keys], not {meaning.table.shape}"
     if meaning.segments is not None and (
         meaning.table is not None or meaning.keys is not None or meaning.window is not None
     ):
-        return "segments together with padding, a window or another table are not tried: positions of no segment are 0"
+        return "segments are untested with padding, a window or another mask: give positions outside of segments a 0"
     return None
 
 

@@ -28,12 +28,12 @@ def layers_chosen(model, layers, setting="layers"):
         chosen = list(layers)
         for layer in chosen:
             if not any(layer is one for one in within):
-                raise ValueError(f"{getattr(layer, 'name', layer)!r} is no layer of {model.name}: take them from it")
+                raise ValueError(f"{getattr(layer, 'name', layer)!r} is not a layer of {model.name}: choose one of its")
     if not chosen:
         patterns = Counter(re.sub(r"\d+", r"\\d+", layer.name) for layer in within)
         repeat = [f'r"{pattern}" ({count})' for pattern, count in patterns.most_common(8) if count > 1]
         raise ValueError(
-            f"{setting}={layers!r} chooses none of {model.name}; names that repeat: {', '.join(repeat) or 'none'}"
+            f"{setting}={layers!r} selects no layer of {model.name}; repeated names: {', '.join(repeat) or 'none'}"
         )
     return chosen
 
@@ -134,7 +134,7 @@ def _refuse_updates_of_weights(layer, updated):
     for variable in updated:
         if variable.trainable and any(variable is weight for weight in layer.weights):
             raise ValueError(
-                f"{layer.name} assigns {variable.path}, a weight that trains, whenever it is called, so it cannot be"
+                f"{layer.name} assigns the trainable weight {variable.path} whenever it is called, so it cannot be"
                 " recomputed: choose a layer inside it, or leave it out"
             )
 

@@ -25,11 +25,11 @@ class Head:
         functional = functional_of(model, ours)
         if functional is None:
             raise ValueError(
-                f"{model.name} ({own_class(model).__name__}) has a call of its own or is not built, so its head cannot"
-                " be found: make it by keras.Model(inputs, outputs), or by keras.Sequential with a keras.Input"
+                f"{model.name} ({own_class(model).__name__}) has a custom call or is not built, so its head cannot be"
+                " found: build it with keras.Model(inputs, outputs), or keras.Sequential with a keras.Input"
             )
         if len(functional.outputs) != 1:
-            raise ValueError(f"{model.name} has {len(functional.outputs)} outputs, and a head in chunks is that of one")
+            raise ValueError(f"{model.name} has {len(functional.outputs)} outputs, but chunk_head needs exactly one")
         (output,) = functional.outputs
         layer, tensors = made_by(output)
         while not getattr(layer, "weights", None) and len(tensors) == 1:
@@ -38,7 +38,7 @@ class Head:
         self._takes_places = any(kind.__name__ == "MaskedLMHead" for kind in type(layer).__mro__)  # of KerasHub
         if len(tensors) != 1 + self._takes_places or not tf.as_dtype(tensors[0].dtype).is_floating:
             raise ValueError(
-                f"{self.name} cannot be computed in chunks of rows: a head takes hidden states alone, and it takes"
+                f"{self.name} cannot be computed in chunks of rows: a head takes only hidden states, but this one takes"
                 f" {len(tensors)} tensors of {', '.join(tensor.dtype for tensor in tensors) or 'the batch'}"
             )
         self._until = keras.Model(functional._inputs_struct, tensors, name=functional.name).call  # private: Keras
@@ -80,14 +80,14 @@ class Head:
         alone = tf.concat([self(rows[one : one + 1], True) for one in range(6)], 0)
         whole, alone = (tf.cast(one, tf.float32).numpy() for one in (tf.reshape(whole, tf.shape(alone)), alone))
         if not np.allclose(whole, alone, rtol=0, atol=0.02 * np.abs(alone).max()):  # 16-bit rounding: 0.004
-            raise ValueError(f"{self.name} takes other places into the logits of one, so it has no chunks of rows")
+            raise ValueError(f"{self.name} mixes positions in its logits, so it cannot be computed in chunks of rows")
 
     def _refuse_kinds_of_weights(self):
         for layer in self._layers:
             for what, is_so in {
                 "is quantized": getattr(layer, "quantization_mode", None),
                 "is fully sharded": any(is_shard(weight) for weight in layer.weights),
-                "adds a loss of its outputs, its activity_regularizer": layer.activity_regularizer is not None,
+                "adds a loss on its outputs, its activity_regularizer": layer.activity_regularizer is not None,
             }.items():
                 if is_so:
                     raise ValueError(f"{layer.name} {what}, so {self.name} cannot be computed in chunks of rows")

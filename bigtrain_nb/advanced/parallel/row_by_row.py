@@ -158,9 +158,9 @@ def _examined(model, given):
     why = _difference(lambda: [given.loss(drawn.y, whole, weight)], lambda: drawn.run()[:1])
     if why:
         raise ValueError(
-            f"{model}: the loss {WatchedLoss(given.loss).name} is not taken row by row: {why}. A head in chunks needs"
-            " one that gives one number for each place, from no other, as SparseCategoricalCrossentropy; or make logits"
-            " whole, bt.chunk_head(model, rows=False)"
+            f"{model}: the loss {WatchedLoss(given.loss).name} cannot be computed row by row: {why}. A head in chunks"
+            " needs one that returns a value per position, independent of others, like SparseCategoricalCrossentropy;"
+            " or compute full logits with bt.chunk_head(model, rows=False)"
         )
     found = []
     for metric, is_weighted in given.metrics:
@@ -179,8 +179,8 @@ def _examined(model, given):
         else:
             raise ValueError(
                 f"{model}: the metric {metric.name} does not add up row by row: {why}. A head in chunks needs metrics"
-                " whose variables are sums over places and take a sample_weight, as Keras' own are: leave it out, or"
-                " make logits whole, bt.chunk_head(model, rows=False)"
+                " whose variables are sums over positions and that take a sample_weight, like Keras' own: leave it"
+                " out, or compute full logits with bt.chunk_head(model, rows=False)"
             )
         found.append(kind)
     return found
@@ -191,9 +191,9 @@ def _difference(whole, by_rows):
     try:
         for one, other in zip(map(np.asarray, whole()), map(np.asarray, by_rows()), strict=True):
             if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
-                return f"of drawn numbers {one.sum():.6g} becomes {other.sum():.6g} in chunks"
+                return f"on random data {one.sum():.6g} becomes {other.sum():.6g} in chunks"
     except Exception as error:  # a custom function, which may reject random data
-        return f"it could not be computed of drawn numbers ({first_sentence(error)})"
+        return f"it could not be computed on random data ({first_sentence(error)})"
     return None
 
 

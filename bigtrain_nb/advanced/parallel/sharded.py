@@ -87,9 +87,9 @@ class ShardedMean(MeanOfShards):
     def refuse_callbacks(self, callbacks):
         if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
             raise ValueError(
-                "SwapEMAWeights swaps weights with averages that the optimizer has, and with shard_optimizer=True each"
-                " replica has a part of them: leave it out, and the averages take the place of the weights at the end"
-                " of fit; or leave out shard_optimizer"
+                "SwapEMAWeights swaps weights with the optimizer's averages, but with shard_optimizer=True each replica"
+                " has only a shard of them: leave it out, and the averages replace the weights at the end of fit;"
+                " or leave out shard_optimizer"
             )
 
 

@@ -88,7 +88,7 @@ def _shown(weight, shard, *_, **__):
     """Return the value of a sharded weight outside of replicas, where no layer gathers it."""
     if on_replicas():
         raise ValueError(
-            f"{weight.path} is sharded over the replicas and only its own layer gathers it: shard the layer that reads"
+            f"{weight.path} is sharded over the replicas, and only its own layer gathers it: shard the layer that reads"
             " it too, or neither of the two"
         )
     if infers_shapes():
@@ -98,7 +98,7 @@ def _shown(weight, shard, *_, **__):
         return tf.convert_to_tensor(shard.whole.numpy())
     if several_workers(strategy):
         raise ValueError(
-            f"{weight.path} is sharded over the workers, so a function of one worker cannot read it: use fit, evaluate"
+            f"{weight.path} is sharded over the workers, so one worker alone cannot read it: use fit, evaluate"
             " or predict, or save the model and load the file in one process"
         )
     parts = [tf.convert_to_tensor(part) for part in strategy.experimental_local_results(shard.value)]

@@ -89,8 +89,8 @@ class Unsharded:
             joined = on_each_replica(self._strategy, self._gather)()[0].numpy()
         except tf.errors.DeadlineExceededError:
             raise RuntimeError(
-                f"only some workers read or save {self.path}, for {SECONDS_TO_GATHER} s, and each has a shard of it:"
-                " every worker must do so, as all call model.save with the same path"
+                f"only some workers read or saved {self.path} within {SECONDS_TO_GATHER} s, but each has a shard of"
+                " it: every worker must do so, such as by calling model.save with the same path"
             ) from None
         return joined.ravel()[: math.prod(self.shape)].reshape(self.shape)
 
@@ -308,7 +308,7 @@ def refuse_unless_elementwise(optimizer):
     if stock not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
         raise ValueError(
             f"{stock.__name__} is not known to update each element of a weight independently, so it cannot update a"
-            f" part of one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
+            f" shard of one, as shard_optimizer=True and fully_shard require: use one of {', '.join(ELEMENTWISE)}"
         )
 
 

@@ -173,7 +173,7 @@ pretraining of a dense model on them was found. The network of a TPU is that of 
 
 class _ByName(dict):
     def __missing__(self, name):
-        raise KeyError(f"{name!r} is none of {', '.join(self)}")
+        raise KeyError(f"{name!r} is not one of {', '.join(self)}")
 
 
 ACCELERATORS: dict[str, Accelerator] = _ByName((one.name, one) for one in _ALL)

@@ -137,8 +137,8 @@ class ClusterPlan(cards.Shown):
         ``spares``, ``evaluation`` and ``restart_seconds``.
         """
         seconds = positive("tokens", tokens, "tokens") * self.typical_seconds / self.tokens
-        spares = not_negative("spares", spares, "devices for each in use")
-        evaluation = not_negative("evaluation", evaluation, "tokens for each trained on")
+        spares = not_negative("spares", spares, "spare devices per device in use")
+        evaluation = not_negative("evaluation", evaluation, "evaluation tokens per training token")
         running = Goodput(self.layout.devices, mtbf_hours, checkpoint_seconds, interval_seconds, restart_seconds)
         wall = seconds * (1 + evaluation / 3) / running.share
         ends = " to ".join(amount(each, "s") for each in (wall / SPREAD, wall * SPREAD))
@@ -154,7 +154,7 @@ class ClusterPlan(cards.Shown):
             ["inference", f"{amount(3 * tokens, 'tokens')} served take as many FLOPs as the training"],
         ]
         if price_per_hour is not None:
-            price = positive("price_per_hour", price_per_hour, "an hour")
+            price = positive("price_per_hour", price_per_hour)
             rows.insert(-1, ["cost", f"about {number(hours * price)}"])
         return cards.table("A training", ["what", "amount"], rows)
 
@@ -262,8 +262,8 @@ def plan_cluster(
         raise ValueError("shard_size needs zero_stage=1, 2 or 3: at stage 0 nothing is sharded")
     heads = _fewest_heads(model)
     if tensor_parallel and heads % tensor_parallel:
-        kind = "heads of keys and values" if model.key_value_heads else "heads"
-        raise ValueError(f"tensor_parallel={tensor_parallel} must divide the {heads} {kind}: each has whole heads")
+        kind = "KV heads" if model.key_value_heads else "heads"
+        raise ValueError(f"tensor_parallel={tensor_parallel} must divide the {heads} {kind}: heads are not split")
     again = RECOMPUTE if recompute is None else [one_of("recompute", recompute, RECOMPUTE)]
     settings = {"policy": policy, "optimizer": optimizer}
 
@@ -283,8 +283,8 @@ def plan_cluster(
             return next(plan for plan in fitting if plan.typical_seconds <= AS_FAST * fastest)
     raise ValueError(
         f"{amount(model.weights, 'parameters')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
-        f" {on}: take more devices, which tensor_parallel x pipeline_parallel x shard_size must divide, a sequence for"
-        ' each data-parallel replica, recompute="everything", shorter sequences or a larger device'
+        f" {on}: use more devices (a multiple of tensor_parallel x pipeline_parallel x shard_size), a sequence or more"
+        ' per data-parallel replica, recompute="everything", shorter sequences or a larger device'
     )
 
 

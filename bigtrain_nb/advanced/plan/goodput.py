@@ -25,7 +25,7 @@ class Goodput:
     restart_seconds: float = 600.0
 
     def __post_init__(self):
-        positive("mtbf_hours", self.mtbf_hours, "hours of a device between failures")
+        positive("mtbf_hours", self.mtbf_hours, "hours between failures of one device")
         positive("checkpoint_seconds", self.checkpoint_seconds, "seconds")
         not_negative("restart_seconds", self.restart_seconds, "seconds")
         if self.interval_seconds is not None:

@@ -48,7 +48,7 @@ class PlannedStep:
         self.settings = _settings(model, settings, self.devices)
         if optimizer is not None:
             of_kind(
-                "optimizer", optimizer, str | keras.optimizers.Optimizer, "the name of an optimizer, or one of Keras"
+                "optimizer", optimizer, str | keras.optimizers.Optimizer, "an optimizer's name or a Keras optimizer"
             )
         layers = []
         if self.devices > 1 and self.settings["fully_shard"] is not None:
@@ -121,7 +121,7 @@ def _built(model, policy):
             keras.mixed_precision.set_dtype_policy(before)
     elif isinstance(model, keras.Model) and policy is not None:
         raise ValueError(
-            f"policy={policy!r}: a built model has its policy already; give the function that builds it instead"
+            f"policy={policy!r}: a built model already has its policy; give the function that builds it instead"
         )
     if not isinstance(model, keras.Model):
         raise TypeError(f"expected a Keras model, not {type(model).__name__}")
@@ -141,8 +141,8 @@ def _refuse_other_steps(model):
         )
     if is_fully_sharded(model):
         raise ValueError(
-            f"the layers of {model.name} are sharded over the replicas already: plan the model as it was before, by the"
-            " function that builds it and outside of the strategy's scope, with devices=2, say, and fully_shard"
+            f"the layers of {model.name} are already sharded over the replicas: give the function that builds the"
+            " model, and call plan_step outside of the strategy's scope, with fully_shard and, for example, devices=2"
         )
 
 
@@ -199,7 +199,7 @@ def _specs_of_examples(model, examples, loss):
     examples = integer("batch", examples, 1)
     if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
         raise ValueError(
-            f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
+            f"{model.name} has no known input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
         )
     is_sequential = isinstance(model, keras.Sequential)  # which may have no `input` and `output`
     outputs = model.outputs[0] if is_sequential else model.output

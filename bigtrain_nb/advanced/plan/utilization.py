@@ -17,10 +17,10 @@ def flops_of_an_example(model, batch=1):
     with full_logits(model):
         step = PlannedStep(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
     if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
-        raise ValueError(f"the FLOPs of {model.name} are not known: matmuls are within an operation of cuDNN")
+        raise ValueError(f"the FLOPs of {model.name} are unknown: its matmuls are inside a cuDNN operation")
     if step.gradients.uncounted_ops:
         kinds = ", ".join(step.gradients.uncounted_ops)
-        raise ValueError(f"the FLOPs of {model.name} are not known: not counted, or of unknown size, is {kinds}")
+        raise ValueError(f"the FLOPs of {model.name} are unknown: not counted, or of unknown size: {kinds}")
     forward = sum(op.times * op.flops for op in step.gradients.operations if not op.backward)
     both = sum(op.times * op.flops for op in step.gradients.operations)
     return min(both, 3 * forward) / step.examples

@@ -21,8 +21,8 @@ def main(words):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("training", metavar="TRAIN.py:build", help="a script, and a function in it without arguments")
-    parser.add_argument("--minutes", type=float, default=3, help="after which no check begins (default: 3)")
-    parser.add_argument("--checks", nargs="+", help=f"some of {', '.join(GROUPS)}, or single lines (default: all)")
+    parser.add_argument("--minutes", type=float, default=3, help="start no check after this time (default: 3)")
+    parser.add_argument("--checks", nargs="+", help=f"some of {', '.join(GROUPS)}, or single checks (default: all)")
     parser.add_argument("--html", type=Path, metavar="PAGE.html", help="write the report as a page")
     chosen = parser.parse_args(words)
     try:
@@ -59,7 +59,7 @@ def _build(words):
     """Return the result of the function named by ``script.py:function``."""
     script, _, function = words.rpartition(":")
     if not script:
-        raise _NoTraining(f"{words!r} must be a script and a function in it, as train.py:build")
+        raise _NoTraining(f"{words!r} must be a script and a function in it, such as train.py:build")
     if not Path(script).is_file():
         raise _NoTraining(f"there is no script {script!r}")
     sys.path.insert(0, str(Path(script).parent.resolve()))  # as for a script that is run

@@ -16,7 +16,7 @@ LEAST = 1e-4
 """A difference counts above 1e-4 and 10 times that of the reordered batch, which differs only by rounding. Healthy
 models gave 1e-7, and 3e-3 to 7e-3 in bfloat16."""
 
-COUNTED_RIGHT = "A bt.Model counts that right, in micro-batches and on several replicas; Keras' own step may not."
+COUNTED_RIGHT = "A bt.Model handles this correctly, in micro-batches and on several replicas; Keras' own step may not."
 
 MOST_BY_ROUNDING = 0.02
 """A larger change from reordering the batch is not rounding."""
@@ -29,11 +29,11 @@ def gradient(training):
     if examples < 4:
         raise Skipped(f"the batch has only {examples} examples")
     if not training.model.trainable_variables:
-        raise Skipped("nothing trains")
+        raise Skipped("the model has no trainable weights")
     if training.without_rows:
         raise Skipped(
-            f"the batch cannot be split: which rows of {training.without_rows} belong to which of the {examples}"
-            " examples cannot be told"
+            f"the batch cannot be split: it is unknown which rows of {training.without_rows} belong to which of the"
+            f" {examples} examples"
         )
 
     def rows(which):
@@ -50,9 +50,9 @@ def gradient(training):
         _, of_rest = training.gradients(rows(np.arange(size, examples)))
     except (ValueError, tf.errors.InvalidArgumentError) as error:
         return warning(
-            f"The model takes {examples} examples and fails with {size} or {examples - size}: {first_sentence(error)}",
-            "Write no size of the batch into the model, as in a reshape: micro-batches, replicas and a last batch that"
-            " is not full have fewer examples.",
+            f"The model takes {examples} examples, but not {size} or {examples - size}: {first_sentence(error)}",
+            "Do not fix the batch size in the model, such as in a reshape: micro-batches, replicas and a short last"
+            " batch have fewer examples.",
             "05",
         )
     share = size / examples
@@ -62,8 +62,8 @@ def gradient(training):
     apart = _distance(pieces, whole)
     if rounding > MOST_BY_ROUNDING:
         raise Skipped(
-            f"the gradient changes by {rounding:.1%} when the batch is put in another order: there are random numbers,"
-            " or the loss compares examples by their position"
+            f"the gradient changes by {rounding:.1%} when the batch is reordered: the step uses random numbers, or the"
+            " loss depends on the order of examples"
         )
     statistics = [
         each.name for each in layers_within(training.model) if isinstance(each, keras.layers.BatchNormalization)
@@ -83,7 +83,7 @@ def gradient(training):
             f" batch: {_cause_of_sum(training)}{known}",
             COUNTED_RIGHT
             if _reduction(training) == "sum"
-            else "Let the loss return one number for each example, and leave the mean to Keras.",
+            else "Return one value per example from the loss, and leave the mean to Keras.",
             "05",
         )
     cause, is_counted_right = _cause(training)
@@ -105,8 +105,8 @@ def _cause_of_sum(training):
     numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
     name = numbers[0] if numbers else "the loss"
     return (
-        f"{name} divides by a number that does not depend on the examples it is given, as by that of the global batch,"
-        " or by none. bt.Model takes the mean over micro-batches, and so a fraction of the gradient."
+        f"{name} divides by a number that does not depend on the examples, such as the global batch size, or does not"
+        " divide. bt.Model takes the mean over micro-batches, so it would use a fraction of the gradient."
     )
 
 
@@ -136,19 +136,19 @@ def _cause(training):
         return "the loss divides by the sum of the sample weights.", True
     for loss in _watched(training):
         if loss.mask is not None:
-            words = f"{loss.name} leaves out positions: it is a mean over a number that differs between micro-batches."
+            words = f"{loss.name} skips positions: it is a mean over a number that differs between micro-batches."
             return words, False
         if loss.is_one_number:
             words = (
-                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over"
-                " positions whose number differs between micro-batches, or over all examples at once."
+                f"{loss.name} returns one value per batch, not one per example, such as a mean over positions whose"
+                " number differs between micro-batches, or over all examples at once."
             )
             return words, False
     adding = [layer.name for layer in layers_that_add_losses(training.model)]
     if adding:
-        words = f"{adding[0]} adds a loss, by add_loss or a regularizer of its own, that is no mean over examples."
+        words = f"{adding[0]} adds a loss, by add_loss or a custom regularizer, that is not a mean over examples."
         return words, False
-    words = "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
+    words = "the loss is not a mean over examples (it may compare them), or the model mixes examples."
     return words, False
 
 

@@ -50,7 +50,7 @@ def saved(training):
     again = keras.tree.flatten(training.outputs(training.x))
     training.state.restore_values()
     if _largest_change(before, again) > SAVED_DIFFERS:
-        raise Skipped("outputs are random, so that those of the loaded model cannot be compared")
+        raise Skipped("outputs are random, so they cannot be compared with those of the loaded model")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
         try:
@@ -68,19 +68,19 @@ def saved(training):
         unlike = _unlike_in_shards(training.model, loaded, folder)
         if unlike:
             return failure(
-                f"Saved in several files with max_shard_size, and loaded, {len(unlike)} of {len(loaded.weights)}"
+                f"Saved to several files with max_shard_size and loaded, {len(unlike)} of {len(loaded.weights)}"
                 f" weights differ: {unlike[0]}.",
                 "Save them in one file, and use Keras 3.15 or newer.",
             )
         if training.seconds_left < LEAST_SECONDS:
-            return ok(f"{words}, it gives the same outputs. There was no time for a new process.", "14")
+            return ok(f"{words}, it gives the same outputs. There was no time to try a new process.", "14")
         try:
             after = _outputs_elsewhere(training, folder)
         except subprocess.TimeoutExpired:
             return ok(f"{words}, it gives the same outputs. A new process had too little time.", "14")
         except RuntimeError as error:
             return _not_loaded(error)
-    words += " by stock Keras in a process without us"
+    words += " by stock Keras in a process without bigtrain_nb"
     change = _largest_change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs(words, change)
@@ -90,13 +90,13 @@ def saved(training):
 def _not_saved(model, folder, error):
     """Return a finding on whether the weights of a model that cannot be saved can be."""
     words = f"The model cannot be saved: {first_sentence(error)}"
-    advice = "Give custom classes get_config, and arguments that Keras can write; or"
+    advice = "Give custom classes get_config and arguments that Keras can serialize; or"
     try:
         model.save_weights(os.path.join(folder, "model.weights.h5"))
     except Exception as of_weights:  # save_own_variables may, too
         return failure(f"{words} Nor can its weights: {first_sentence(of_weights)}", f"{advice} look at its variables.")
     return warning(
-        f"{words} ModelCheckpoint would end fit with it. Its weights alone can be saved.",
+        f"{words} ModelCheckpoint would end fit with this error. Its weights alone can be saved.",
         f"{advice} save weights only: ModelCheckpoint(..., save_weights_only=True), bt.Resume.",
     )
 
@@ -117,9 +117,9 @@ def _unlike_in_shards(model, loaded, folder):
 
 def _not_loaded(error):
     return warning(
-        f"Keras alone cannot load what is saved: {first_sentence(error)}",
+        f"Keras alone cannot load the saved model: {first_sentence(error)}",
         "Put custom classes into a module, register them with keras.saving.register_keras_serializable, give them"
-        " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
+        " get_config, and import the module before you load. For users without that module: model.export(folder).",
         "14",
     )
 
@@ -150,7 +150,7 @@ def _outputs_elsewhere(training, folder):
     )
     if done.returncode:
         raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", done.stderr, re.MULTILINE)
-        raise RuntimeError(raised[0] if raised else f"it ended with {done.returncode}")  # the first one is the cause
+        raise RuntimeError(raised[0] if raised else f"exit code {done.returncode}")  # the first one is the cause
     with np.load(outputs) as found:
         return list(found.values())
 
@@ -168,8 +168,8 @@ def resumed(training):
     if unlike:
         return warning(
             f"Two trainings of {STEPS} steps from the same start differ in {len(unlike)} of {len(undisturbed)}"
-            f" variables, {unlike[0]} first: so will one that is stopped and resumed.",
-            "Look for random numbers without a keras.random.SeedGenerator and for state that is no variable of Keras."
+            f" variables, {unlike[0]} first: so will a resumed training.",
+            "Look for random numbers without a keras.random.SeedGenerator and for state outside of Keras variables."
             " On GPUs call tf.config.experimental.enable_op_determinism().",
             "11",
         )
@@ -182,8 +182,8 @@ def resumed(training):
                 raise
             except Exception as error:
                 return warning(
-                    f"bt.Resume does not take this training: {first_sentence(error)}",
-                    "What it names is not kept when the training is stopped and resumed.",
+                    f"bt.Resume refuses this training: {first_sentence(error)}",
+                    "What it names would be lost when the training is stopped and resumed.",
                     "11",
                 )
     unequal = _unequal(undisturbed, _values(training.model))
@@ -192,21 +192,21 @@ def resumed(training):
     if unequal and apart:
         return warning(
             f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
-            f" stopped: {apart[0]} is in no list of Keras, and so in no checkpoint.",
-            "Make it by add_weight; or stop only where it restarts, as the states of a stateful RNN at reset_state.",
+            f" stopped: {apart[0]} is not tracked by Keras, so it is in no checkpoint.",
+            "Create it with add_weight; or stop only where it is reset, as a stateful RNN is by reset_state.",
             "11",
         )
     if unequal:
         return failure(
             f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
             f" stopped: {unequal[0]}.",
-            "Look for what changes in a step and is no variable of Keras: attributes, tf.Variable in plain lists.",
+            "Look for state that changes in a step but is no Keras variable: attributes, tf.Variable in plain lists.",
             "11",
         )
     if not _begins_alike(training):
         return warning(
-            f"{stopped} all {len(undisturbed)} variables are bitwise identical. But the dataset has other batches, or"
-            " another order, in each pass: the data will not go on where they were.",
+            f"{stopped} all {len(undisturbed)} variables are bitwise identical. But the dataset yields other batches,"
+            " or another order, in each pass: the data will not resume where they stopped.",
             "Make a new dataset for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
             "03",
         )

@@ -78,7 +78,7 @@ def _runs_as_far_as_tried(training):
             training.state.restore_values()
         except TrainingRaises as error:
             if "targets" in training.chosen and _are_wrong_targets(training, 0):
-                raise Skipped("a step fails, for the targets are wrong, which has its own line") from error
+                raise Skipped('a step fails because the targets are wrong, see "targets"') from error
             training.fails_with = str(error)
     if training.fails_with is not None:
         return fails(training)
@@ -146,8 +146,8 @@ def finite(training):
             )
         if trains:
             filled_in = filled_in or warning(
-                f"{words} What is trained stays finite all the same.",
-                "If the model fills in or masks such values on purpose, all is well.",
+                f"{words} What is trained stays finite nevertheless.",
+                "If the model fills in or masks such values on purpose, this is fine.",
                 "11",
             )
         elif words:
@@ -201,7 +201,7 @@ def constant(training):
             )
         differ += [name] if names else []
     if not differ:
-        raise Skipped("a batch has scalars only")
+        raise Skipped("the batch has only scalars")
     return ok(f"{' and '.join(differ).capitalize()} differ from example to example.")
 
 
@@ -239,12 +239,12 @@ def order(training):
 def _order_of(labels, where):
     """Return a finding on the order of the classes in the batches."""
     if len(labels) < 3:
-        raise Skipped("from fewer than 3 batches the order of classes cannot be told")
+        raise Skipped("with fewer than 3 batches the order of classes cannot be determined")
     shuffled = np.random.default_rng(0).permutation(np.concatenate(labels))
     if len(set(shuffled.tolist())) < 2:
-        raise Skipped("all examples that were read are of one class, so that there is no order")
+        raise Skipped("all examples that were read are of one class, so there is no order")
     if max(map(len, labels)) < 4:
-        raise Skipped("with fewer than 4 examples a batch the order of classes cannot be told")
+        raise Skipped("with fewer than 4 examples per batch the order of classes cannot be determined")
     one_class = np.mean([len(set(each.tolist())) == 1 for each in labels])
     ends = np.cumsum([len(each) for each in labels])[:-1]
     by_chance = np.mean([len(set(each.tolist())) == 1 for each in np.split(shuffled, ends)])
@@ -253,27 +253,27 @@ def _order_of(labels, where):
     advice = "Shuffle before you batch, over more examples than a class has: data.shuffle(n), or shuffle the file list."
     if one_class > ONE_CLASS and by_chance < ONE_CLASS_BY_CHANCE:
         return failure(
-            f"Examples come sorted by class{where}: {one_class:.0%} of {len(labels)} batches hold one class only"
+            f"Examples are sorted by class{where}: {one_class:.0%} of {len(labels)} batches hold only one class"
             f" (shuffled: {by_chance:.0%}).",
             advice,
             "01",
         )
     classes = f"a batch holds {kinds:.3g} classes on average, a shuffled one {kinds_by_chance:.3g}"
     if kinds < FEW_CLASSES * kinds_by_chance:
-        return warning(f"Few classes{where} at a time: {classes}.", f"If you did not choose them so: {advice}", "01")
+        return warning(f"Few classes{where} at a time: {classes}.", f"If this is not intended: {advice}", "01")
     return ok(f"Classes{where} are mixed: {classes}.")
 
 
 def repeated(training):
     """Are batches repeated?"""
     if len(training.batches) < 3:
-        raise Skipped("from fewer than 3 batches it cannot be told whether they repeat themselves")
+        raise Skipped("with fewer than 3 batches repetition cannot be detected")
     prints = [_fingerprint(batch) for batch in training.batches]
     again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
     if len(set(prints)) == 1:
         return failure(
-            f"All {len(prints)} batches that were read are the same one.",
-            "Look for a batch that is kept outside of the loop, or repeat() before more than one batch was taken.",
+            f"All {len(prints)} batches that were read are identical.",
+            "Look for a batch that is kept outside of the loop, or repeat() of a single batch.",
         )
     if again >= REPEATED:
         return failure(
@@ -288,7 +288,7 @@ def second_pass(training):
     again = next(iter(passes(training.data)()), None)
     if again is None:
         return failure(
-            f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
+            f"The dataset yielded {len(training.batches)} batches, but is empty when it is read again: from the second"
             " epoch on there is nothing to train on.",
             "Give from_generator a function that starts a new pass, not an iterator that was already started.",
         )
@@ -303,8 +303,8 @@ def validation_alike(training):
         others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
     except NoExamples:
         return failure(
-            "Validation gives 0 examples: there is no val_loss, and what waits for it, as EarlyStopping, does nothing.",
-            "Look at next(iter(validation)), and at whether all examples went into training.",
+            "Validation yields no examples: there is no val_loss, and EarlyStopping, say, does nothing.",
+            "Look at next(iter(validation)), and check whether all examples went into training.",
         )
     ours = _means_and_deviations([_parts(batch)[0] for batch in training.batches])
     theirs = _means_and_deviations([_parts(batch)[0] for batch in others])
@@ -312,9 +312,9 @@ def validation_alike(training):
     only_one += [f"{name} in validation" for name in theirs.keys() - ours.keys()]
     if only_one:
         return failure(
-            "Inputs of validation have another structure or dtype than those of training: floating numbers are the"
-            f" {', the '.join(sorted(only_one))} only.",
-            "Make both datasets by the same function.",
+            "Validation inputs have another structure or dtype than training inputs: only these are floating-point:"
+            f" {', '.join(sorted(only_one))}.",
+            "Build both datasets with the same function.",
         )
     if not ours:
         raise Skipped("no inputs are floating numbers or uint8, so that they have no scale")
@@ -322,11 +322,11 @@ def validation_alike(training):
         mean_of_others, deviation_of_others = theirs[name]
         if not np.isfinite([mean_of_others, deviation_of_others]).all():
             return failure(
-                f"The {name} of validation hold values that are not finite: val_loss will be NaN.",
+                f"The {name} of validation contain non-finite values: val_loss will be NaN.",
                 "Repair or drop these examples in the dataset.",
             )
         if not np.isfinite([mean, deviation]).all():
-            raise Skipped(f"the {name} of training hold values that are not finite")
+            raise Skipped(f"the {name} of training contain non-finite values")
         spread = (deviation_of_others + 1e-9) / (deviation + 1e-9)
         shift = abs(mean_of_others - mean) / (deviation + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
@@ -335,18 +335,18 @@ def validation_alike(training):
             if _drifts(training, name):
                 return warning(
                     f"{words}. But those of training keep changing from batch to batch, and only"
-                    f" {len(training.batches)} batches of it were compared.",
-                    "Shuffle the training data, and look again.",
+                    f" {len(training.batches)} batches were compared.",
+                    "Shuffle the training data, and check again.",
                 )
             return failure(
-                f"{words}: the model is tried on what it never sees.",
-                "Make both datasets by the same function, with the mean and deviation of training.",
+                f"{words}: the model is evaluated on data unlike any that it sees.",
+                "Build both datasets with the same function, with the mean and deviation of training.",
             )
     column = _column_of_another_scale(training.batches, others)
     if column:
         return warning(
             f"{column}, while the inputs as a whole have the scale of those of training.",
-            "Make both datasets by the same function; if such a column counts on, as a date does, leave it out.",
+            "Build both datasets with the same function; if such a column keeps rising, as a date does, leave it out.",
         )
     scaled = ", ".join(f"the {name}" for name in ours)
     return ok(f"In {len(others)} batches of validation {scaled} have the scale of those of training.")
@@ -381,8 +381,8 @@ def _column_of_another_scale(batches, others):
             column = int(np.argmax(other))
             (was, its), (are, their) = ((middles[n][column], ranges[n][column]) for n in (0, 1))
             return (
-                f"Column {column} of the {name} of validation has median {are:.3g} and quartiles {their:.3g} apart, in"
-                f" training {was:.3g} and {its:.3g}"
+                f"Column {column} of the {name} of validation has median {are:.3g} and interquartile range {their:.3g},"
+                f" in training {was:.3g} and {its:.3g}"
             )
     return ""
 
@@ -416,9 +416,9 @@ def validation_apart(training):
     if training.validation is None:
         return None  # the previous finding says so
     if _never_ends(training.data):
-        raise Skipped("the training repeats its data forever, and so each of its examples: leave out repeat()")
+        raise Skipped("the training dataset repeats all its examples forever: leave out repeat()")
     if training.without_rows:
-        raise Skipped(f"which rows belong to an example cannot be told: {training.without_rows}")
+        raise Skipped(f"it is unknown which rows belong to an example: {training.without_rows}")
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
     times = Counter(_inputs_of(passes(training.data)(), seconds))
     of_validation = passes(training.validation)
@@ -434,9 +434,9 @@ def validation_apart(training):
     words = f"{share:.0%} of {len(theirs):,} examples of validation are among the {read:,} of training that were read"
     if share > by_chance + AMONG_TRAINING:
         return failure(
-            f"{words} (at random: {by_chance:.0%}): the loss of validation does not tell what the model does with new"
-            " ones.",
-            "Divide the examples once, before you shuffle: behind shuffle(), take() and skip() divide them differently"
+            f"{words} (at random: {by_chance:.0%}): the validation loss does not show how the model does on new"
+            " examples.",
+            "Split the examples once, before you shuffle: after shuffle(), take() and skip() split them differently"
             " in each epoch, unless it has reshuffle_each_iteration=False.",
             "11",
         )

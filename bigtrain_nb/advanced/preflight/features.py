@@ -27,7 +27,7 @@ def by_name(training):
     expected = list(model.input) if isinstance(model.input, dict) else [each.name for each in model.inputs]
     missing = [name for name in expected if name not in x]
     if missing:
-        raise Skipped(f"the batch has no feature of the name {', '.join(map(repr, missing))}")
+        raise Skipped(f"the batch has no feature named {', '.join(map(repr, missing))}")
     unused = [name for name in x if name not in expected]
     if isinstance(model.input, dict):
         named = {name: x[name] for name in expected}
@@ -35,19 +35,19 @@ def by_name(training):
         if any(np.any(np.asarray(one) != np.asarray(two)) for one, two in zip(given, right, strict=True)):
             order = ", ".join(map(repr, x))
             return failure(
-                f"The {len(x)} features of the {type(x).__name__} come in the order {order}, and reach the inputs"
-                f" {', '.join(map(repr, expected))} by position and not by name: outputs differ from those of"
-                " a dictionary in the order of the inputs.",
-                "Give a plain dictionary: data.map(lambda x, y: (dict(x), y)), or with these names in the order of the"
+                f"The {len(x)} features of the {type(x).__name__} are in the order {order}, and reach the inputs"
+                f" {', '.join(map(repr, expected))} by position, not by name: outputs differ from those of a"
+                " dictionary in the inputs' order.",
+                "Give a plain dictionary: data.map(lambda x, y: (dict(x), y)), or put these names in the order of the"
                 " inputs.",
             )
     if unused:
         return warning(
-            f"{len(unused)} of {len(x)} features have no input of their name, and are not used:"
+            f"{len(unused)} of {len(x)} features match no input by name, and are not used:"
             f" {', '.join(map(repr, unused[:5]))}. Inputs are {', '.join(map(repr, expected[:8]))}.",
             "Leave them out of the dataset, or give the model an input of that name.",
         )
-    return ok(f"All {len(x)} features have an input of their name.")
+    return ok(f"All {len(x)} features match an input by name.")
 
 
 def normalized(training):
@@ -59,9 +59,8 @@ def normalized(training):
         mean = getattr(layer, "adapt_mean", None)
         if mean is not None and not np.any(mean.numpy()) and np.all(layer.adapt_variance.numpy() == 1):
             return failure(
-                f"{layer.name} was never adapted: its mean is 0 and its variance 1, as they were made, so that it"
-                " changes nothing.",
-                f"Call {layer.name}.adapt(the inputs of training) before fit, or give it mean= and variance=.",
+                f"{layer.name} was never adapted: its mean is still 0 and its variance 1, so it changes nothing.",
+                f"Call {layer.name}.adapt(the training inputs) before fit, or give it mean= and variance=.",
             )
     return ok(f"Normalization layers: {len(found)}, all of them adapted, or made with a mean and a variance.")
 
@@ -87,13 +86,13 @@ def weights(training):
         )
     if negative:
         return warning(
-            f"{negative:,} sample weights are below 0: the loss of these examples is made larger, not smaller.",
+            f"{negative:,} sample weights are below 0: training makes the loss of these examples larger, not smaller.",
             "Give weights of 0 or more.",
             spoils=spoils,
         )
     if all_zero:
         return warning(
-            f"All sample weights are 0 in {len(all_zero)} of {count} batches, batch {all_zero[0]} the first.",
+            f"All sample weights are 0 in {len(all_zero)} of {count} batches, first in batch {all_zero[0]}.",
             "Leave out examples that do not count, or shuffle them among the others.",
         )
     return ok(f"In each of {count} batches some sample weights are above 0.")
@@ -113,7 +112,7 @@ def answer_in_a_feature(training):
             continue
         if found:
             return found
-        looked_at.append(f"None of {count} features gives the {name} by a threshold or a factor.")
+        looked_at.append(f"None of {count} features gives the {name} with a threshold or a factor.")
     if not looked_at:
         raise Skipped("; ".join(reasons))
     return ok(" ".join([*looked_at, *(f"Skipped: {reason}." for reason in reasons)]))
@@ -129,14 +128,14 @@ def _answer(training, batches, name):
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         raise Skipped("they are not one number for each example")
     if len(y) < LEAST_EXAMPLES:
-        raise Skipped(f"of {len(y)} examples a threshold may divide the classes at random")
+        raise Skipped(f"with only {len(y)} examples a threshold may separate the classes at random")
     if not np.isfinite(y).all():
         raise Skipped("they are not finite")
     classes, shares = np.unique(y, return_counts=True)
     is_class = len(classes) <= max(2, len(y) // 10)
     most = shares.max() / len(y)
     if most > COMMON:
-        raise Skipped(f"{most:.0%} of the examples have the same, so that a threshold says little")
+        raise Skipped(f"{most:.0%} of the examples have the same, so a threshold shows little")
     count, one_hot = 0, {}
     for feature, values in _columns(training):
         if len(values) != len(y):
@@ -150,24 +149,24 @@ def _answer(training, batches, name):
         if is_class and len(np.unique(values)) > 1:
             share = _share_by_threshold(values, y, classes)
             if share >= BY_THRESHOLD:
-                words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples by a threshold; the"
+                words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples with a threshold; the"
                 return _is_answer(f"{words} most frequent class has {most:.0%}"), count
     if len(one_hot) >= max(2, len(classes) - 1):
         names = list(dict.fromkeys(one_hot.values()))
         words = (
-            f"{len(names)} features, {names[0]} the first, each tell one class of the {name}: they are its one-hot copy"
+            f"{len(names)} features, {names[0]} the first, each give one class of the {name}: they are its one-hot copy"
         )
         return _is_answer(words), count
     if not count:
-        raise Skipped("no input is one number, or a row of numbers, for each example")
+        raise Skipped("no input has one value, or one row of values, per example")
     return None, count
 
 
 def _is_answer(found):
     return warning(
         f"{found}.",
-        "If it is known only after the fact, as a date of payment or the target under another name, leave it out; if"
-        " the task is so easy, a threshold will do.",
+        "If it is known only afterwards, such as a payment date or the target under another name, leave it out; if"
+        " the task is that easy, a threshold is enough.",
     )
 
 

@@ -41,8 +41,8 @@ def growth(training):
     if _caches_without_end(source):
         size = amount(sum(number_of_bytes(part) for part in keras.tree.flatten(training.first)), "bytes")
         return failure(
-            f"The dataset is cached and has no end: fit keeps each batch, {size} of the first, and reads none again.",
-            "Cache what has an end, and repeat it after that: dataset.cache().repeat().",
+            f"The cached dataset is infinite: fit keeps every batch, {size} for the first, and never reads one again.",
+            "Cache a finite dataset, and repeat it after that: dataset.cache().repeat().",
         )
     seen = _trained_passes(training, source)
     steps = min(each.steps for each in seen)
@@ -118,12 +118,10 @@ def _tracings(seen, steps):
     added = [after.tracings - before.tracings for before, after in pairwise(seen)]
     if min(added) <= 0:
         return None
-    words = (
-        f"The second and the third pass of {steps} steps each trace functions again, {added[0]} and {added[1]} times"
-    )
+    words = f"The second and the third pass of {steps} steps each retrace functions, {added[0]} and {added[1]} times"
     advice = (
-        "Make no tf.function within a step, and pass tensors instead of Python numbers: each new number is"
-        " traced again, and all are kept."
+        "Create no tf.function within a step, and pass tensors instead of Python numbers: each new number is"
+        " traced again, and all traces are kept."
     )
     if min(added) >= steps:
         return failure(f"{words}: the time of a step and the memory grow with each.", advice, "11")
@@ -144,9 +142,9 @@ def _lists(seen, steps):
     kept = type(next(iter(one.values() if isinstance(one, dict) else one))).__name__
     name = _name_of(one)
     return warning(
-        f"A {type(one).__name__}{f' {name!r}' if name else ''} grows by {count / third.steps:.3g} elements a step, of"
-        f" {kept}, in each pass.",
-        "If nothing bounds its length, keep numbers and not tensors, as float(loss), or empty it after each epoch."
+        f"A {type(one).__name__}{f' {name!r}' if name else ''} grows by {count / third.steps:.3g} elements per step"
+        f" ({kept}) in each pass.",
+        "If nothing bounds its length, keep numbers such as float(loss), not tensors, or clear it after each epoch."
         " With run_eagerly=True each tensor in a list stays in memory.",
     )
 
@@ -168,9 +166,9 @@ def _resident(seen, steps):
     words += f" to the {amount(seen[0].resident, 'bytes')} that this process holds"
     if min(added) > GROWS and added[1] > STEADY * added[0]:
         return warning(
-            f"{words}, and no list of Python was seen to grow with each step.",
-            "Look at what functions of Python in the dataset, layers and train_step keep; at a cache() of a dataset"
-            " whose end is far off; and run more steps, to see whether it ends.",
+            f"{words}, and no Python list was seen to grow with each step.",
+            "Look at what Python functions in the dataset, layers and train_step keep, and at cache() of a very long"
+            " dataset. Run more steps to see whether the growth ends.",
         )
     return ok(f"{words}; no tracings, and no lists that grow with each step.")
 

@@ -46,7 +46,7 @@ def across_examples(training):
     kept = training.without_rows
     x = keras.tree.map_structure(lambda value: _with_other_ends(training, value, keeps_counts=bool(kept)), training.x)
     if all(one is two for one, two in zip(*map(keras.tree.flatten, (x, training.x)), strict=True)):
-        words = f"which rows belong to which example cannot be told: {kept}" if kept else "all examples are the same"
+        words = f"it is unknown which rows belong to which example: {kept}" if kept else "all examples are the same"
         raise Skipped(words)
     training.refuse_random_outputs()
     before = keras.tree.flatten(training.outputs_again(training.x))
@@ -63,8 +63,8 @@ def across_examples(training):
         return failure(
             f"Outputs of examples 1 to {examples - 2} change by {largest:.1%} when examples 0 and {examples - 1} are"
             " replaced, though nothing trains: examples are mixed.",
-            "Look for a reshape, a mean or a softmax along axis 0. A reshape must keep it: (-1, ...) in front, and"
-            " transpose before you join other axes.",
+            "Look for a reshape, a mean or a softmax along axis 0. A reshape must keep it: put -1 first, and"
+            " transpose before you merge other axes.",
             "11",
         )
     left_out = f" Not replaced: {kept}." if kept else ""
@@ -123,20 +123,20 @@ def _answer_within(training, targets, y):
     if offset >= 2 and y.dtype.is_floating:
         return warning(
             f"{targets} at t are the {name} at t+{offset} ({share:.0%}), as in a forecast {offset} steps ahead.",
-            "If one step was meant, shift once: in the dataset, or in the model, and not in both.",
+            "If one step was meant, shift once: in the dataset or in the model, not in both.",
             "10",
         )
     if offset >= 2:
         return failure(
             f"{targets} at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
-            "Shift once: in the dataset, or in the model, and not in both.",
+            "Shift once: in the dataset or in the model, not in both.",
             "10",
         )
     if offset == 0 and (len(inputs) > 1 or copy):
         return warning(
             f"{targets} at t are the {name} at t ({share:.0%}), next to other inputs, and outputs at t change by"
             f" {seen:.0%} with what comes after t.",
-            "If it is no autoencoder, the answer is given: leave this input out.",
+            "Unless it is an autoencoder, this input is the answer: leave it out.",
             "11",
         )
     if seen <= threshold:
@@ -168,13 +168,13 @@ def evaluation(training):
         after = keras.tree.flatten(training.outputs(training.x))
     change = max(map(change_of, before, after), default=0.0)
     if change <= _threshold(training.model):
-        state = f", once {', '.join(moved[:4])} are put back, which a call in evaluation changes" if moved else ""
+        state = f", after {', '.join(moved[:4])} are restored, which a call in evaluation changes" if moved else ""
         return ok(f"The same batch gives the same outputs twice in evaluation{state}.")
-    named = f" {', '.join(sorted(acting)[:4])} drops or adds noise with training=False too." if acting else ""
+    named = f" {', '.join(sorted(acting)[:4])} also drops or adds noise with training=False." if acting else ""
     return warning(
         f"The same batch in evaluation gives outputs that differ by {change:.0%} from one call to the next.{named}",
-        "Hand training on to dropout and noise, and write no training=True in call; tf.nn.dropout does not know when"
-        " it is evaluation. If you mean it, as in Monte Carlo dropout or a VAE, leave it.",
+        "Pass training on to dropout and noise, and write no training=True in call; tf.nn.dropout does not know when"
+        " it is evaluation. If this is intended, as in Monte Carlo dropout or a VAE, leave it.",
     )
 
 
@@ -194,7 +194,7 @@ def padding(training):
         loss = training.loss(keras.tree.pack_sequence_as(outputs, copies))
     gradients = [each for each in tape.gradient(loss, of_places) if each is not None]
     if not gradients:
-        raise Skipped("no gradient of the loss reaches the outputs: it is taken of something else")
+        raise Skipped("no gradient of the loss reaches the outputs: it is computed from something else")
     shares = []
     for gradient in gradients:
         sizes = tf.reduce_sum(tf.abs(tf.cast(gradient, tf.float32)), range(2, len(gradient.shape))).numpy()
@@ -204,7 +204,7 @@ def padding(training):
         if (tokens[~padded] == 0).any():
             return warning(
                 f"{padded.mean():.0%} of the positions{where} are 0 at the ends of rows, and give {share:.0%} of the"
-                " loss's gradient. 0 occurs elsewhere too, so it may be a symbol like others.",
+                " loss's gradient. 0 occurs elsewhere too, so it may be an ordinary token.",
                 "If it is padding there, give a sample_weight that is 0 at padding.",
                 "11",
             )
@@ -213,10 +213,10 @@ def padding(training):
         return failure(
             f"{padded.mean():.0%} of the positions{where} are padding (0), and give {share:.0%} of the loss's gradient:"
             f" padding is trained.{behind}",
-            "Give a sample_weight that is 0 at padding. It is not lost on the way, as masks are at x + layer(x).",
+            "Give a sample_weight that is 0 at padding. It cannot get lost, as masks do at x + layer(x).",
             "11",
         )
-    return ok(f"{padded.mean():.0%} of the positions{where} are padding, and give nothing to the loss.")
+    return ok(f"{padded.mean():.0%} of the positions{where} are padding, and add nothing to the loss.")
 
 
 def _threshold(model):
@@ -354,7 +354,7 @@ def _padded_input(training):
     for name, tokens in padded.items():
         if len(sequences) == 1 or any(_is_padded_like(each, tokens) for each in beside if each.ndim > 1):
             return name, tokens
-    raise Skipped(f"whether outputs stand for what is padded in {' or '.join(padded)} cannot be told")
+    raise Skipped(f"it is unknown whether outputs belong to the padded positions of {' or '.join(padded)}")
 
 
 def _has_padding(tokens):

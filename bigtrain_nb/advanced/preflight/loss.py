@@ -32,7 +32,7 @@ FALLS_TO = 0.6
 """Relative to the best constant predictor: below, the model uses its inputs. Healthy ones get there in 200 steps."""
 FALLS = 0.9
 """Relative to the start, for a loss that compares examples, whose minimum is unknown."""
-NO_MEASURE = "It compares the examples of a batch, so that the best constant predictor is no reference."
+NO_MEASURE = "It compares the examples of a batch, so the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
 """Relative change of an example's gradient above which the loss compares examples."""
 RISES = 2
@@ -92,13 +92,13 @@ def logits(training):
             )
         if pair.is_binary and pair.outputs.shape[-1] > 1 and simplex and _one_hot(pair.y.numpy()) is False:
             return failure(
-                f"{pair.words()}Targets name several classes at once, and a softmax shares 1 among all.",
-                "Take a sigmoid in the last layer.",
+                f"{pair.words()}Targets have several classes at once, but the outputs of a softmax sum to 1.",
+                "Use a sigmoid in the last layer.",
             )
         if (pair.is_sparse or pair.is_categorical) and pair.outputs.shape[-1] == 1:
             return failure(
                 f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
-                "Take binary_crossentropy, or a unit for each class.",
+                "Use binary_crossentropy, or a unit for each class.",
             )
     return ok("Outputs are what the loss takes.") if found else None
 
@@ -117,7 +117,7 @@ def output_range(training):
                 outside = ((y < least - 1e-6) | (y > most + 1e-6)).mean()
                 if outside > OUTSIDE:
                     return failure(
-                        f"{pair.words()}No output can leave {least} to {most}, and {outside:.0%} of the targets are"
+                        f"{pair.words()}Outputs can only be {least} to {most}, but {outside:.0%} of the targets are"
                         f" outside ({number(float(y.min()))} to {number(float(y.max()))}): the last layer ends in"
                         f" {kinds}.",
                         "Leave out the activation of the last layer, or scale the targets into its range.",
@@ -132,7 +132,7 @@ def start(training):
     first = float(training.loss_of(training.first))
     if not math.isfinite(first):
         return failure(
-            f"The loss of the first batch is {first} before a step is done.",
+            f"The loss of the first batch is {first} before the first step.",
             "bt.find_overflow(model, data) names the first layer that gives it.",
             "11",
         )
@@ -160,7 +160,7 @@ def start(training):
             )
     return warning(
         f"The loss starts at {number(first)}, and the best constant predictor scores {number(constant)}.",
-        "Start nearer: smaller initial weights in the last layer, its bias at the mean of the targets.",
+        "Start closer: use smaller initial weights in the last layer, and start its bias at the mean of the targets.",
     )
 
 
@@ -169,7 +169,7 @@ def gradient(training):
     training.refuse_own_step()
     weights = training.model.trainable_variables
     if not weights:
-        return failure("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "06")
+        return failure("Nothing trains: the model has no trainable weights.", "Set trainable=True.", "06")
     silent = set(range(len(weights)))
     for batch in training.batches[:2]:
         loss, gradients = training.gradients(batch, training=True)
@@ -181,7 +181,7 @@ def gradient(training):
         return ok(f"All {len(weights)} weights that train get a gradient.")
     wholly_dead = _dead_layers(training)[0]
     if wholly_dead:
-        raise Skipped(f"{len(silent)} weights get none, for all units of {wholly_dead[0]} are dead")
+        raise Skipped(f"{len(silent)} weights get none, because all units of {wholly_dead[0]} are dead")
     training.refuse_random_outputs()
     before = training.outputs_again(training.x)
     with_loss = _places_with_a_loss(training, before)
@@ -203,7 +203,7 @@ def gradient(training):
     if flat:
         return failure(
             f"{len(silent)} of {len(weights)} weights get no gradient, and only a large change of {names} changes the"
-            " outputs: units are dead (0 behind a relu) or saturated for all examples.",
+            " outputs: units are dead (0 after a relu) or saturated for all examples.",
             "Look at biases and initial weights, and at the scale of the inputs; gelu and leaky_relu do not die.",
             "11",
         )
@@ -221,7 +221,7 @@ def dead(training):
         return None
     if wholly:
         return failure(
-            f"All units of {', '.join(wholly[:4])} are 0 for all examples: behind it nothing can be learned.",
+            f"All units of {', '.join(wholly[:4])} are 0 for all examples: they pass on no signal and no gradient.",
             "Look at its bias and initial weights, and at the scale of what comes in; relu after relu6, gelu or"
             " leaky_relu pass something on.",
             "11",
@@ -229,7 +229,7 @@ def dead(training):
     if halves:
         return warning(
             f"More than half of the units are 0 for all examples in {', '.join(halves[:4])}.",
-            "Smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
+            "Try smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
             "11",
         )
     return ok(f"Relu layers: {count}. In each of them most units are above 0 for some example.")
@@ -253,20 +253,20 @@ def frozen(training):
     suspect = [*found["as made"], *found["as drawn"], *([] if found["trained"] else found["unknown"])]
     share = sum(map(_size, suspect)) / whole
     names = ", ".join(layer.name for layer in suspect[:4])
-    advice = "Set trainable=True before compile, or load the weights that were to be kept."
+    advice = "Set trainable=True before compile, or load the weights that it should keep."
     if found["as made"] and share > FROZEN:
-        words = f"{names}: frozen, with {share:.0%} of the weights, and {_CONSTANTS_WORDS} still as they were made: no"
-        words += " training has been there."
+        words = f"{names}: frozen, with {share:.0%} of the weights, and {_CONSTANTS_WORDS} still at their initial"
+        words += " values: never trained."
         if training.has_own_step:
-            return warning(words, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
+            return warning(words, f"Right if train_step updates it, as with a mean teacher. Otherwise: {advice}", "06")
         return failure(words, advice, "06")
     if found["as drawn"] and share > FROZEN:
-        words = f"{names}: frozen, with {share:.0%} of the weights, which are distributed as at the start."
-        return warning(words, f"If no training has been there: {advice}", "06")
+        words = f"{names}: frozen, with {share:.0%} of the weights, which are still distributed as initialized."
+        return warning(words, f"If it was never trained: {advice}", "06")
     unknown = sum(map(_size, found["unknown"])) / whole
     if unknown > FROZEN:
         names = ", ".join(layer.name for layer in found["unknown"][:4])
-        raise Skipped(f"whether {names}, which are frozen, were ever trained cannot be told from their weights")
+        raise Skipped(f"{names} are frozen, and their weights do not show whether they were ever trained")
     return ok(f"Frozen layers: {sum(map(len, found.values()))}, with weights that are not as they were made.")
 
 
@@ -318,7 +318,7 @@ def one_batch(training):
         return _check_divergence(training, loss)
     if _has_zero_learning_rate(training):
         return warning(
-            f"The schedule's rate is {0:g} now and {STEPS} steps later: it has run to its end, and steps do nothing.",
+            f"The schedule's learning rate is {0:g} now and {STEPS} steps later: it has ended, and steps do nothing.",
             "Compile the model again, or give the schedule more steps.",
             "02",
         )
@@ -331,22 +331,22 @@ def one_batch(training):
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
         found += f" {highest:.3g}."
         if scheduled and _runs_away(losses[0], highest):
-            return failure(found, "Try a tenth of the schedule's rates, or a longer warm-up.", "02")
+            return failure(found, "Try a tenth of the schedule's learning rates, or a longer warm-up.", "02")
         if scheduled:
-            return warning(found, "Try a tenth of the schedule's rates.", "02")
+            return warning(found, "Try a tenth of the schedule's learning rates.", "02")
         for slower_rate in (rate / 10, rate / 100, rate / 1000):
             slower = _steps_at(training, slower_rate, constant)
             if max(slower) <= 1.2 * slower[0] and min(slower) < 0.9 * slower[0]:
                 return failure(
                     f"{found} At {slower_rate:.3g} it falls to {number(min(slower))} without rising.",
-                    "The rate is too large: take that one, or warm up.",
+                    "The learning rate is too large: use that one, or warm up.",
                     "02",
                 )
         if _runs_away(losses[0], highest):
             return failure(
-                found, "A smaller rate does not help: look at the other lines first, and clip the gradients."
+                found, "A smaller learning rate does not help: see the other findings first, and clip the gradients."
             )
-        return warning(found, "A smaller rate does not help: look at the other lines first.")
+        return warning(found, "A smaller learning rate does not help: see the other findings first.")
     words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}"
     if compares:
         words = f"{words}. {NO_MEASURE}"
@@ -359,17 +359,17 @@ def one_batch(training):
     if len(losses) < STEPS:
         raise TimedOut(
             f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
-            f" {number(min(losses))}; up to {STEPS} can be needed, so give more minutes"
+            f" {number(min(losses))}; up to {STEPS} can be needed: give more minutes"
         )
     faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
     if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
         return warning(
-            words, f"At a rate of {10 * rate:.3g} it falls to {number(min(faster))}: the rate may be small.", "02"
+            words, f"At a learning rate of {10 * rate:.3g} it falls to {number(min(faster))}: yours may be small.", "02"
         )
     return warning(
         words,
-        "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
-        " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
+        "A model that cannot learn one batch will not learn many: check the other findings, the learning rate (a"
+        " warm-up starts at 0), noise from dropout, and whether the targets depend on the inputs at all.",
     )
 
 
@@ -408,7 +408,7 @@ def _check_divergence(training, start):
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
     if _runs_away(start, max(losses)):
         return _ran_away("the loss", start, max(losses), len(losses))
-    raise Skipped("the loss can be below 0, so that no share of it tells how much was learned")
+    raise Skipped("the loss can be negative, so its relative fall does not show how much was learned")
 
 
 def _runs_away(start, highest):
@@ -418,7 +418,7 @@ def _runs_away(start, highest):
 def _ran_away(name, start, highest, steps):
     return failure(
         f"In {steps} steps on one batch {name} goes from {number(start)} to {number(highest)}.",
-        "Take a smaller rate, clip the gradients (global_clipnorm=1.0), and look at the scale of the inputs.",
+        "Use a smaller learning rate, clip the gradients (global_clipnorm=1.0), and look at the scale of the inputs.",
         "02",
     )
 
@@ -458,7 +458,7 @@ def best_constant(training):
     def loss_and_gradient(numbers):
         nonlocal calls
         if time.monotonic() > until:
-            raise TimedOut(f"in {calls} calls of the loss its best constant predictor was not found: give more minutes")
+            raise TimedOut(f"the best constant predictor was not found in {calls} calls of the loss: give more minutes")
         calls += 1
         with tf.GradientTape() as tape:
             vectors = tf.split(tf.constant(numbers, tf.float32), sizes)

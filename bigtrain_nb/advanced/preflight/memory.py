@@ -34,7 +34,7 @@ def memory(training):
     advice = _without_logits(training)
     notebook = "07" if advice else "05"
     if peak > NEAR * has:
-        plan = "bt.plan_step(model, batch, micro_batches=4) tells beforehand what a setting would leave."
+        plan = "bt.plan_step(model, batch, micro_batches=4) predicts the memory that a setting would need."
         return warning(f"{words} That is {peak / has:.0%} of it.", advice or plan, notebook)
     return {**ok(words, notebook), "advice": advice}
 

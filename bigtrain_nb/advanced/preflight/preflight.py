@@ -145,7 +145,7 @@ def preflight(
 
 
 def _left_changed(names):
-    found = f"{', '.join(names[:4])} were made by the first call of the model, and keep what was left there."
+    found = f"{', '.join(names[:4])} were created by the model's first call, and keep what the checks left there."
     return {"check": "left as it was", **warning(found, "Rebuild the model before fit, or make them in build().")}
 
 
@@ -153,9 +153,9 @@ def _refuse(model, checks):
     if not isinstance(model, keras.Model):
         raise TypeError(f"preflight takes a compiled Keras model, not {model!r:.99}")
     if not model.compiled:
-        raise ValueError(f"{model.name} is not compiled: a step of it needs the loss and the optimizer")
+        raise ValueError(f"{model.name} is not compiled: a step needs the loss and the optimizer")
     if model.distribute_strategy.num_replicas_in_sync > 1:
-        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
+        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give the batch of one")
     if isinstance(checks, str):
         raise ValueError(f"checks={checks!r} must be a list, such as ['data', 'leaks']")
     for name in checks or ():

@@ -56,7 +56,7 @@ def labels(training):
         if found:
             return {**found, "message": f"Batch {place} of {len(training.batches)}: {found['message']}"}
         examined += 1
-    unknown = [f"{pair.words()}which targets {pair.loss_name} takes is not known here" for pair in pairs if _asks(pair)]
+    unknown = [f"{pair.words()}which targets {pair.loss_name} takes is unknown" for pair in pairs if _asks(pair)]
     if len(unknown) == len(pairs):
         raise Skipped("; ".join(unknown))
     known = " and ".join(dict.fromkeys(f"{pair.words()}{_taken_by(pair)}" for pair in pairs if not _asks(pair)))
@@ -77,7 +77,7 @@ def wrong_targets(training, place):
     except Skipped:
         raise
     except Exception as error:
-        raise FailingInputs(f"the model does not take the inputs of batch {place}") from error
+        raise FailingInputs(f"the model rejects the inputs of batch {place}") from error
     return next(filter(None, map(_wrong_in, pairs)), None)
 
 
@@ -117,7 +117,7 @@ def _wrong_in(pair):
         return failure(
             f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
             " compares each target with several outputs.",
-            "Give both the same shape; for integers as labels take a loss with sparse_ in its name.",
+            "Give both the same shape; for integer labels use a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
     bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
@@ -125,8 +125,8 @@ def _wrong_in(pair):
         takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
         return failure(
             f"{pair.words()}{bad.mean():.0%} of the targets are not {_range(least, most)} ({number(y.min())} to"
-            f" {number(y.max())}), and {pair.kind} takes {takes}.",
-            "Scale the targets, or take a loss for numbers, as mse.",
+            f" {number(y.max())}), but {pair.kind} takes {takes}.",
+            "Scale the targets, or use a regression loss, such as mse.",
         )
     if pair.is_categorical and y.ndim > 1:
         sums = y.sum(-1)[counted.all(-1)]
@@ -135,9 +135,9 @@ def _wrong_in(pair):
             bad &= sums != 0  # a position without a class is ignored
         if bad.any():
             return failure(
-                f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
-                f" {pair.kind} takes one class of each example.",
-                "For several classes at once take binary_crossentropy; else make the targets one-hot.",
+                f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, but"
+                f" {pair.kind} takes one class per example.",
+                "For several classes at once use binary_crossentropy; else make the targets one-hot.",
             )
     return None
 
@@ -149,11 +149,11 @@ def _wrong_labels(pair):
     bad = looked_up & ((y < 0) | (y >= classes) | (y != np.floor(y)))
     if not bad.any():
         return None
-    advice = "Let the last layer have a unit for each class, and number the classes from 0. Where there is no"
-    advice += " label, give the loss ignore_class=-1 and the label -1."
+    advice = "Give the last layer one unit per class, and number the classes from 0. Where there is no"
+    advice += " label, use the label -1, and give the loss ignore_class=-1."
     if not (bad & pair.counted()).any():
-        advice = "A sample weight of 0 does not help, for the loss looks the label up first, and raises. Give a"
-        advice += " class that there is, as 0, where the weight is 0; or ignore_class=-1 to the loss."
+        advice = "A sample weight of 0 does not help, because the loss looks up the label first, and raises. Use"
+        advice += " a valid class, such as 0, where the weight is 0; or give the loss ignore_class=-1."
     return failure(
         f"{pair.words()}{bad.sum():,} of {looked_up.sum():,} labels are no class of 0 to {classes - 1}: there"
         f" are labels from {y[looked_up].min():g} to {y[looked_up].max():g}.",
@@ -167,24 +167,24 @@ def _wrong_labels_of_ctc(pair):
     bad = (y < 0) | (y >= classes) | (y != np.floor(y))
     if bad.any():
         return failure(
-            f"{pair.words()}{bad.sum():,} of {bad.size:,} labels are no class of 1 to {classes - 1}, nor the 0 that"
-            f" fills up: there are labels from {y.min():g} to {y.max():g}. CTC counts them without an error.",
-            "Number the classes from 1 to one less than the units of the last layer, and fill up with 0, not -1.",
+            f"{pair.words()}{bad.sum():,} of {bad.size:,} labels are neither classes from 1 to {classes - 1} nor the"
+            f" padding 0: there are labels from {y.min():g} to {y.max():g}. CTC takes them without an error.",
+            "Number the classes from 1 to one less than the units of the last layer, and pad with 0, not -1.",
         )
     is_label = y != 0
     behind_a_blank = is_label[:, 1:] & ~is_label[:, :-1]
     if behind_a_blank.any():
         return failure(
-            f"{pair.words()}{behind_a_blank.any(-1).sum():,} of {len(y):,} rows have a 0 before a label: to CTC 0 is"
-            " the blank, and it counts as many labels from the start as are not 0, so that the last are lost.",
-            "Number the classes from 1, and fill up with 0 at the end only.",
+            f"{pair.words()}{behind_a_blank.any(-1).sum():,} of {len(y):,} rows have a 0 before a label: CTC uses 0 as"
+            " the blank, and reads as many labels from the start as are not 0, so the last are lost.",
+            "Number the classes from 1, and pad with 0 at the end only.",
         )
     needed = is_label.sum(-1) + ((y[:, 1:] == y[:, :-1]) & is_label[:, 1:]).sum(-1)  # a blank separates equal labels
     if (needed > steps).any():
         return failure(
             f"{pair.words()}{(needed > steps).sum():,} of {len(y):,} rows have labels that need up to {needed.max()}"
-            f" outputs, and there are {steps}: no path leads through them, and the loss is infinite.",
-            "Let the model keep more steps (smaller strides), or take out these examples.",
+            f" outputs, but there are {steps}: no alignment is possible, and the loss is infinite.",
+            "Keep more steps in the model (smaller strides), or remove these examples.",
         )
     return None
 

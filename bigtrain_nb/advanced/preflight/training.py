@@ -86,7 +86,7 @@ class Training:
         """Raise TimedOut if the time is over, so that a check ends at its next call of the model."""
         if self.seconds_left <= 0:
             whose = "the time" if time.monotonic() >= self.end else "its share of the time"
-            raise TimedOut(f"{whose} was over (minutes={self.minutes:g}): give more minutes")
+            raise TimedOut(f"{whose} ran out (minutes={self.minutes:g}): give more minutes")
 
     def refuse_unusable(self, *needs):
         """Raise Skipped, naming the check that found the cause, if one of ``needs`` cannot be used."""
@@ -113,7 +113,7 @@ class Training:
 
     def refuse_own_step(self):
         if self.has_own_step:
-            raise Skipped(f"{type(self.model).__name__} has a custom train_step, whose loss only it knows")
+            raise Skipped(f"{type(self.model).__name__} has a custom train_step, so its loss is unknown")
 
     def outputs(self, x, training=False, is_trial=False):
         """Return the model's outputs, called as in its step; ``is_trial``: with other weights."""
@@ -135,7 +135,7 @@ class Training:
         """Raise Skipped if outputs are not reproducible."""
         one, two = (keras.tree.flatten(self.outputs_again(self.x)) for _ in range(2))
         if any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(one, two, strict=True)):
-            raise Skipped("outputs are random, without a keras.random.SeedGenerator, so that none can be compared")
+            raise Skipped("outputs are random, without a keras.random.SeedGenerator, so they cannot be compared")
 
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
         """Return the loss of outputs, a scalar tensor; by default for the first batch."""
@@ -200,7 +200,7 @@ class Training:
         """
         self.refuse_own_step()
         if self.y is None or self.model.loss is None:
-            raise Skipped("the model has no loss for targets: it makes its loss by itself")
+            raise Skipped("the model has no loss for targets: it computes its own loss")
         x, y, weights = keras.utils.unpack_x_y_sample_weight(self.first if batch is None else batch)
         outputs = self.outputs(x)
         flat = keras.tree.flatten(outputs)
@@ -211,12 +211,12 @@ class Training:
         try:
             found = loss_pairs(self.model, self.model.loss, y, outputs, weights)
         except (ValueError, KeyError):
-            raise Skipped("which target belongs to which output cannot be told") from None
+            raise Skipped("it is unknown which target belongs to which output") from None
         places = [next((place for place, one in enumerate(flat) if one is output), None) for _, _, output, _ in found]
         if None in places or len(names) != len(flat):
-            raise Skipped("an output is several, and which target belongs to which cannot be told")
+            raise Skipped("an output is several tensors, so it is unknown which target belongs to which")
         if len(set(places)) < len(places):
-            raise Skipped("several losses are taken of one output")
+            raise Skipped("one output has several losses")
         is_one = not keras.tree.is_nested(outputs)
         named = zip(places, found, strict=True)
         return [Pair("" if is_one else str(names[place]), place, *each) for place, each in named if each[1] is not None]
@@ -241,7 +241,7 @@ class Pair:
         self.kind = self.loss_name.replace("_", "").lower() if is_of_keras else ""
         axis = self.setting.get("axis", -1)
         if (self.is_sparse or self.is_categorical) and axis not in (-1, len(outputs.shape) - 1):
-            raise Skipped(f"the loss takes classes along axis={axis}, and only the last one is looked at")
+            raise Skipped(f"the loss takes classes along axis={axis}, but only the last axis is examined")
 
     @property
     def setting(self):
@@ -362,7 +362,7 @@ def _tensor(value):
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         dense = "x.to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense(x)"
         raise TypeError(
-            f"a batch has a {type(value).__name__} of shape {tuple(value.shape)}, and preflight takes dense tensors:"
-            f" give it the dataset with all rows padded, data.map(lambda x, y: ({dense}, y))"
+            f"a batch has a {type(value).__name__} of shape {tuple(value.shape)}, but preflight takes dense tensors:"
+            f" give it a dataset of dense batches, data.map(lambda x, y: ({dense}, y))"
         )
     return as_tensor(value)

@@ -37,29 +37,27 @@ def moves(training):
     if spoilt:
         return failure(
             f"After {steps} steps {spoilt} is not finite, with weights in {kinds}.",
-            "Keep weights in float32: the policy mixed_bfloat16 computes in 16 bits all the same. If they are,"
+            "Keep weights in float32: the policy mixed_bfloat16 still computes in 16 bits. If they already are,"
             " bt.find_overflow(model, data) names the first layer that is not finite.",
             "04",
         )
     if unscaled:
         return failure(
-            f"train_step never calls optimizer.scale_loss, and the optimizer divides the gradients by"
-            f" {number(unscaled)}: a step goes 1/{number(unscaled)} as far.",
-            "Take the gradients of self.optimizer.scale_loss(loss).",
+            f"train_step never calls optimizer.scale_loss, but the optimizer divides the gradients by"
+            f" {number(unscaled)}: a step is 1/{number(unscaled)} as long.",
+            "Compute the gradients of self.optimizer.scale_loss(loss).",
             "04",
         )
     if not changed:
         rate = float(innermost(training.model.optimizer).learning_rate) if training.model.optimizer else math.nan
-        words = f"Not one of {_count(weights):,} weights changes in {steps} steps, at a rate of {rate:.3g}."
+        words = f"None of {_count(weights):,} weights changes in {steps} steps, at a learning rate of {rate:.3g}."
         if rate == 0:
-            return warning(
-                words, "If the schedule warms up, it starts late; if it has run to its end, restart it.", "02"
-            )
+            return warning(words, "If the schedule warms up, it starts late; if it has ended, restart it.", "02")
         if not training.has_own_step and not _has_gradients(training):
             return None  # reported by "gradients"
         return failure(
             words,
-            "Keep weights in float32: with weights in bfloat16, beta_2=0.999 of Adam is 1, and small steps are"
+            "Keep weights in float32: in bfloat16, Adam's beta_2=0.999 is 1, and small steps are"
             " rounded away. The policy mixed_bfloat16 computes in 16 bits, and keeps weights in float32.",
             "04",
         )
@@ -121,11 +119,11 @@ def _beside_float32(training, words):
     if not 1 / FAR_OFF < ratio < FAR_OFF:
         return failure(
             words,
-            "Keep weights in float32, by the policy mixed_bfloat16 or mixed_float16 in place of bfloat16 or float16.",
+            "Keep weights in float32, with the policy mixed_bfloat16 or mixed_float16 instead of bfloat16 or float16.",
             "04",
         )
     if not 1 / OFF < ratio < OFF:
-        return warning(words, "Keep weights in float32, by a policy whose name begins with mixed_.", "04")
+        return warning(words, "Keep weights in float32, with a policy whose name begins with mixed_.", "04")
     return ok(words)
 
 

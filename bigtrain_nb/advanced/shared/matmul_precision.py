@@ -50,7 +50,7 @@ def said_of(shares, sixteen):
         return "", ""
     named = ", ".join(f"{place} {number(100 * of_place)}%" for place, of_place in shares.most_common(3))
     return (
-        f"{number(100 * share)}% of the FLOPs of matmuls are not in {sixteen} as other layers are: {named}.",
-        "On a GPU they take several times as long. Of an embedding that also makes the logits, set"
-        f' reverse_dtype="{sixteen}"; of a last Dense with many classes leave out dtype="float32".',
+        f"{number(100 * share)}% of the matmul FLOPs are not in {sixteen}, unlike other layers: {named}.",
+        "On a GPU they take several times as long. For an embedding that also makes the logits, set"
+        f' reverse_dtype="{sixteen}"; for a last Dense with many classes, leave out dtype="float32".',
     )

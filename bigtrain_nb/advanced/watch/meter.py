@@ -96,16 +96,16 @@ class Meter(Shown, keras.callbacks.Callback):
             rounds = [(self._examples, self._seconds)]  # an incomplete round is better than none
         if not rounds:
             raise ValueError(
-                f"there is no round yet: train for {ROUND} s or more after the first execution, which does not count"
+                f"nothing is measured yet: train for {ROUND} s or more after the first execution, which does not count"
             )
         examples = sum(count for count, _ in rounds)
         if examples == 0 or self._counts_batches:
             what = "batches, not the examples" if self._counts_batches else "no examples"
             raise ValueError(
-                f"the train_step of {type(self.model).__name__} counts {what}; that of Keras counts them in the tracker"
-                " of its loss. Override compute_loss in its place, or give the tracker of the loss"
-                " update_state(loss, sample_weight=the number of examples). (Batches of one example count right, if the"
-                " dataset says so: batch(1, drop_remainder=True).)"
+                f"the train_step of {type(self.model).__name__} counts {what}; Keras' own counts them in its loss"
+                " tracker. Override compute_loss instead, or call the loss tracker's"
+                " update_state(loss, sample_weight=the number of examples). (Batches of one example are counted right"
+                " if the dataset's shape is static: batch(1, drop_remainder=True).)"
             )
         return Result(
             name=f"{self.model.name} in fit, not paired",
@@ -177,12 +177,12 @@ class Meter(Shown, keras.callbacks.Callback):
         if self.tokens_per_second is not None:
             notes.append(note("tokens/s", number(self.tokens_per_second)))
         if self.mfu is not None:
-            notes.append(note("MFU", f"{self.mfu:.1%} of what {accelerator_here().name} can do"))
+            notes.append(note("MFU", f"{self.mfu:.1%} of the peak of {accelerator_here().name}"))
         if self.gradient_norm is not None:
             notes.append(note("norm of the gradient", number(self.gradient_norm)))
         noise = self.noise_scale
         if noise is not None:
-            words = "not known: more steps would tell" if math.isnan(noise) else amount(noise, "examples")
+            words = "unknown: more steps are needed" if math.isnan(noise) else amount(noise, "examples")
             notes.append(note("gradient noise scale", words))
         return stacked(*notes)
 
@@ -194,8 +194,8 @@ class Meter(Shown, keras.callbacks.Callback):
         if self._gradients:
             if not isinstance(model, Model):
                 raise TypeError(
-                    f"gradients=True looks at micro-batches and replicas, which {type(model).__name__} does not tell"
-                    " apart: train bt.Model.of(model), or leave out gradients"
+                    f"gradients=True measures each micro-batch and replica, but {type(model).__name__} does not keep"
+                    " them apart: train bt.Model.of(model), or leave out gradients"
                 )
             self._noise = model.measure_gradients()
 

@@ -46,7 +46,7 @@ class Overflow(Shown):
     def words(self) -> list[str]:
         """Return the finding as a list of plain sentences."""
         found = {
-            "batch": f"The {self.layer} of the batch hold values that are not finite.",
+            "batch": f"The {self.layer} of the batch contain non-finite values.",
             "forward": f"{self.layer} is the first whose result is not finite: forward, in {self.dtype}.",
             "backward": f"{self.layer} is the first whose gradient is not finite: backward, in {self.dtype}.",
         }
@@ -97,7 +97,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
     if not model.compiled:
         raise ValueError(f"{model.name} is not compiled: call compile(...) with a loss, where the backward pass starts")
     if model.distribute_strategy.num_replicas_in_sync > 1:
-        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
+        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give the batch of one")
     data = _batch_of(preprocess_like_fit(model, batch))
     inputs, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
     if not model.built and type(model).call is not keras.Model.call:
@@ -234,10 +234,10 @@ def _blame(probe, name_of):
         return name_of(layer), ""
     if caller is None and probe.where == "input":
         place = f"{name_of(layer)}, in {probe.values.dtype}"
-        return "inputs", f"The batch is finite, but not when it comes to {place}: a cast, or code of the step."
+        return "inputs", f"The batch is finite, but no longer at {place}: look for a cast, or at the step's code."
     if caller is None:
         return "loss", "The gradient of the loss itself is not finite."
-    between = f"It happens next to {name_of(layer)}: a cast, a sum of branches, or code of {name_of(caller.layer)}."
+    between = f"It happens next to {name_of(layer)}: in a cast, a sum of branches or code of {name_of(caller.layer)}."
     return name_of(layer if isinstance(caller.layer, keras.Model) else caller.layer), between
 
 

@@ -184,9 +184,9 @@ def _warn_of_unseen_gpus(parts, is_dataset):
     gpus = tf.config.get_visible_devices("GPU")
     if gpus and not is_dataset and not any(part.place.startswith("GPU") for part in parts):
         warnings.warn(
-            f"the trace has no work of the {len(gpus)} GPUs that TensorFlow sees: all shares are the host's. Most often"
-            " this user may not read the GPU's counters (NVIDIA: NVreg_RestrictProfilingToAdminUsers=0, or be root), or"
-            " CUPTI is missing (pip install 'tensorflow[and-cuda]'); or nothing of this step runs on a GPU",
+            f"the trace has no work on the {len(gpus)} GPUs that TensorFlow sees: all shares are the host's. Usually"
+            " this user may not read the GPU's counters (NVIDIA: set NVreg_RestrictProfilingToAdminUsers=0, or be"
+            " root), or CUPTI is missing (pip install 'tensorflow[and-cuda]'); or no part of this step runs on a GPU",
             stacklevel=3,
         )
 
@@ -201,7 +201,7 @@ def _step_function(step, dataset):
     if dataset is None and is_model:
         raise TypeError(f"profile needs the dataset that {step.name} trains on: profile(model, dataset)")
     if dataset is None:
-        return function("step", step, "a function without arguments, or of a batch of a dataset", arguments=[])
+        return function("step", step, "a function without arguments, or, with a dataset, of a batch", arguments=[])
     if not is_model:
         if not has_batches(dataset):
             raise TypeError(f"dataset={dataset!r:.99} must be an iterable of batches, or have .dataset()")
@@ -209,7 +209,7 @@ def _step_function(step, dataset):
         next_batch = _next_of(dataset)
         return lambda: step(next_batch())
     if not step.compiled:
-        raise ValueError(f"{step.name} is not compiled: a step of it needs the loss and the optimizer of compile(...)")
+        raise ValueError(f"{step.name} is not compiled: a step needs the loss and the optimizer of compile(...)")
     given = batches_of(preprocess_like_fit(step, dataset))
     batches = of_kind("dataset", given, tf.data.Dataset, "the tf.data.Dataset that the model trains on")
     iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches.repeat()))

@@ -114,8 +114,8 @@ class WatchedStep:
             model.train_step(data)
         if not self.losses:
             raise ValueError(
-                f"the train_step of {model.name} takes no gradient with tf.GradientTape, so there is no backward pass"
-                " to look at"
+                f"the train_step of {model.name} computes no gradient with tf.GradientTape, so there is no backward"
+                " pass to examine"
             )
 
     @property
