@@ -117,8 +117,8 @@ for _gpu in tf.config.list_physical_devices("GPU"):
     if not _fitting & set(_build.get("cuda_compute_capabilities", ())):
         warnings.warn(
             f"TensorFlow {tf.__version__} has no precompiled kernels for {_gpu.name} (compute capability"
-            f" {_major}.{_minor}): they are compiled at first use, which can take many minutes, once per TensorFlow version."
-            " Wait for the first step to end before you judge the speed. CUDA_CACHE_MAXSIZE=4294967296 caches them all.",
+            f" {_major}.{_minor}): they are compiled at first use, which can take many minutes, once per TensorFlow."
+            " Let the first step end before you judge the speed. CUDA_CACHE_MAXSIZE=4294967296 caches them all.",
             stacklevel=2,
         )
         break

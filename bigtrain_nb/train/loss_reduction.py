@@ -76,8 +76,8 @@ def check_losses(share, y_pred, sample_weight, watched, training):
             model,
             "its custom compute_loss is called for each micro-batch and replica, and the results are averaged. This is"
             " the loss of the batch if compute_loss is a mean over its examples and none is compared with others. If it"
-            " is a sum, or divided by the global batch size, the average is only a part: divide by the number of examples"
-            " in y instead. If it compares examples, leave out micro_batches and train on one device",
+            " is a sum, or divided by the global batch size, the average is only a part: divide by the number of"
+            " examples in y instead. If it compares examples, leave out micro_batches and train on one device",
         )
     layers = layers_that_add_losses(model) if model.losses else []
     adding = [layer.name for layer in layers if not adds_a_mean_only(layer)]
@@ -135,9 +135,9 @@ def _check_values(share, loss):
     if found == "adds up":
         if share.loss_reduction != "sum":
             raise ValueError(
-                f"{model.name}: {loss.name} grows with batch size, like a sum or a mean over the global batch, so"
-                " averaging over micro-batches and replicas is wrong. Return one value for each example, and"
-                " Keras averages them; or declare that it is a sum: make"
+                f"{model.name}: {loss.name} grows with batch size, like a sum or a sum divided by the global"
+                " batch size, so averaging over micro-batches and replicas is wrong. Return one value for each example,"
+                " and Keras averages them; or declare that it is a sum: make"
                 ' it a keras.losses.Loss with reduction="sum"'
             )
     elif found == "pairs":
