@@ -98,8 +98,8 @@ def loss_reduction(loss):
     if kinds in ({"mean_with_sample_weight"}, {"sum"}):
         return kinds.pop()
     raise ValueError(
-        f"losses with the reductions {', '.join(sorted(map(str, kinds)))} cannot be weighed together over micro-batches"
-        ' and replicas: use one of "sum_over_batch_size", "mean_with_sample_weight", "sum" for all'
+        f"losses with reduction {', '.join(sorted(map(str, kinds)))} cannot be combined over micro-batches and"
+        ' replicas: give all losses the same reduction, "sum_over_batch_size", "mean_with_sample_weight" or "sum"'
     )
 
 
@@ -118,7 +118,7 @@ def check_equal_lengths(data, micro_batches, replicas):
     """
     named = {name: value for name, value in named_tensors(data) if tf.TensorShape(value.shape).rank != 0}
     if not named:
-        raise ValueError("the batch has scalars only, so it has no examples to divide: give tensors with a first axis")
+        raise ValueError("the batch has only scalars, so it has no examples to split: give tensors with a first axis")
     shapes = {name: tf.TensorShape(value.shape) for name, value in named.items()}
     words = refuse_unlike_lengths(shapes, micro_batches, replicas)
     known = [shape[0] for shape in shapes.values() if shape[0] is not None]
@@ -156,9 +156,9 @@ def refuse_unlike_lengths(shapes, micro_batches, replicas):
     divided = f"micro_batches={micro_batches}" if micro_batches > 1 else f"{replicas} replicas"
     named = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     words = (
-        f"{divided} cannot divide this batch: its tensors do not share the first axis, that of the examples: {named}."
-        " Give each tensor one row for each example, by padding say; make what belongs to no example, as a table, a"
-        " weight or a constant of the model; or leave out micro_batches and train on one device"
+        f"{divided} cannot split this batch: its tensors have different numbers of rows: {named}. Give each tensor one"
+        " row for each example, with padding if needed; make a tensor without examples, such as a table, a weight or a"
+        " constant of the model; or leave out micro_batches and train on one device"
     )
     if len({shape[0] for shape in shapes.values() if shape[0] is not None}) > 1:
         raise ValueError(words)
@@ -175,7 +175,7 @@ def refuse_undividable(spec, replicas, is_prediction):
         is_missing = isinstance(part, tf.OptionalSpec) or not (is_prediction or hasattr(part, "shape"))
         if is_missing:
             raise ValueError(
-                f"{name} is None, an optional input that is left out, and TensorFlow cannot divide that among"
+                f"{name} is None, an optional input without a value, which TensorFlow cannot split among"
                 f" {replicas} replicas: give zeros with one row for each example, build the model without that input,"
                 " or train on one device"
             )
@@ -243,8 +243,8 @@ def places_of(data, loss, reduction):
     weight = tf.cast(weights[0], _dtype_of_weights())
     if weight.shape.rank == 0:
         raise ValueError(
-            '"mean_with_sample_weight" needs a sample_weight for each example: by one scalar for all Keras divides the'
-            " sum of their losses"
+            '"mean_with_sample_weight" needs a sample_weight for each example, not one scalar, by which Keras would'
+            " divide the sum of all losses"
         )
     if valid is None:
         return weight

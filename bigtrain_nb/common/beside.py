@@ -19,5 +19,5 @@ def remedy_for(path):
     """Return the end of a sentence that says how to get a missing file of the series; "" for any other path."""
     path = Path(path)
     if path.parts[:1] and path.parts[0] in NAMES and (folder() / path).is_file():
-        return f"; it is one of this series: {REMEDY}"
+        return f"; it belongs to this series: {REMEDY}"
     return ""

@@ -37,7 +37,7 @@ def not_negative(name, value, unit):
 
 def fraction(name, value):
     """Return ``value`` as a float; raise ValueError unless it is a number between 0 and 1, both excluded."""
-    _check(name, value, _is_number(value) and 0 < value < 1, "a number between 0 and 1, both excluded")
+    _check(name, value, _is_number(value) and 0 < value < 1, "a number between 0 and 1, exclusive")
     return float(value)
 
 

@@ -40,5 +40,5 @@ def refuse_choice(layers, setting):
         try:
             re.compile(layers)
         except re.error as error:
-            words = f"{setting}={layers!r} is no regular expression ({error}): any text is '.*', not '*'"
+            words = f"{setting}={layers!r} is not a regular expression ({error}): use '.*', not '*', for any text"
             raise ValueError(words) from None

@@ -13,7 +13,7 @@ def needed_by(what):
         yield
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f'{what} needs {error.name}, which is not installed here: pip install "PATH[workbook]" brings it; PATH is'
+            f'{what} needs {error.name}, which is not installed here: run pip install "PATH[workbook]", where PATH is'
             " the clone or wheel of bigtrain_nb",
             name=error.name,
         ) from None

@@ -22,7 +22,7 @@ class Progress:
 
     def __init__(self, callback):
         if callback is not None:
-            form = "a function of the fraction that is done and of what happens, in words"
+            form = "a function of two arguments: the fraction done and a description"
             function("progress", callback, form, arguments=[0.5, "warming up"])
         self.callback = callback
         self._bar = None

@@ -101,9 +101,9 @@ if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
     _missing = [f"{library} ({CUDA_LIBRARIES[library]})" for library in missing_cuda_libraries()] if _is_12 else []
     _why = f" {', '.join(_missing)} cannot be loaded." if _missing else ""
     warnings.warn(
-        "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want"
-        f" of CUDA's libraries.{_why} pip install 'tensorflow[and-cuda]' brings all but the driver. Where they are"
-        " installed, LD_LIBRARY_PATH can name their folders. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
+        "NVIDIA GPUs were found, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, usually because CUDA"
+        f" libraries are missing.{_why} pip install 'tensorflow[and-cuda]' installs all but the driver. If they are"
+        " installed, add their folders to LD_LIBRARY_PATH. To use the CPU, set CUDA_VISIBLE_DEVICES=-1.",
         stacklevel=2,
     )
 
@@ -116,9 +116,9 @@ for _gpu in tf.config.list_physical_devices("GPU"):
     _fitting = {f"{kind}_{_major}{least}" for kind in ("sm", "compute") for least in range(_minor + 1)}
     if not _fitting & set(_build.get("cuda_compute_capabilities", ())):
         warnings.warn(
-            f"TensorFlow {tf.__version__} brings no kernels for {_gpu.name} (compute capability {_major}.{_minor}):"
-            " they are compiled when they are first used, which can take many minutes, once for each TensorFlow. Let a"
-            " first step end before you judge. CUDA_CACHE_MAXSIZE=4294967296 keeps them all.",
+            f"TensorFlow {tf.__version__} has no precompiled kernels for {_gpu.name} (compute capability"
+            f" {_major}.{_minor}): they are compiled at first use, which can take many minutes, once per TensorFlow."
+            " Let the first step end before you judge the speed. CUDA_CACHE_MAXSIZE=4294967296 caches them all.",
             stacklevel=2,
         )
         break

@@ -18,7 +18,7 @@ def time_scale():
         return positive(VARIABLE, float(said))
     except ValueError:
         raise ValueError(
-            f"{VARIABLE}={said} must be a positive, finite number: with 3 everything measures three times as long"
+            f"{VARIABLE}={said} must be a positive, finite number: with 3, measurements take three times as long"
         ) from None
 
 

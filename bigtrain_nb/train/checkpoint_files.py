@@ -83,11 +83,11 @@ class CheckpointFiles:
                 return number
             except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
                 raise ValueError(
-                    f"{path} is of another model or optimizer: use a folder of its own, or build and compile the model"
-                    f" as it was. TensorFlow says: {_line(error)}"
+                    f"{path} belongs to another model or optimizer: use a separate folder, or build and compile the"
+                    f" model as before. TensorFlow says: {_line(error)}"
                 ) from None
             except (tf.errors.OpError, IndexError) as error:  # TensorFlow's reader raises IndexError for short files
-                print(f"{path} cannot be read, trying the one before: {_line(error)}", flush=True)
+                print(f"{path} cannot be read, trying the previous one: {_line(error)}", flush=True)
         if numbers:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
@@ -102,7 +102,7 @@ class CheckpointFiles:
         earlier = tf.train.Checkpoint(**known)
         earlier.restore(path).assert_consumed()
         self._checkpoint.save_counter.assign(earlier.save_counter)
-        print(f"{path} has no state outside Keras' lists, as of stateful RNNs: that restarts", flush=True)
+        print(f"{path} lacks variables that Keras does not list, as in stateful RNNs: they are reset", flush=True)
 
     def gather(self, keep):
         """Gather sharded variables for saving, on workers with ``keep``; all workers must call it."""

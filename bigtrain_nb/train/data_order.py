@@ -40,7 +40,7 @@ class SharedDataOrder:
         firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
         if len(set(firsts)) > 1:
             raise ValueError(
-                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, {_UNEQUAL_ORDERS}"
+                f"{len(firsts)} replicas read {len(set(firsts))} different first batches, {_UNEQUAL_ORDERS}"
             )
 
     def by_batches(self, dataset):
@@ -67,15 +67,15 @@ def _refuse_random_order(traits):
     if traits.keeps_order is False:
         raise ValueError(
             "this dataset has deterministic=False and yields elements in nondeterministic order, so workers disagree:"
-            " some examples would train twice in an epoch, and others never. Leave deterministic out, or let each"
-            " worker read files of its own, by AutoShardPolicy.FILE"
+            " an epoch would use some examples twice, and others never. Leave out deterministic, or let each worker"
+            " read its own files with AutoShardPolicy.FILE"
         )
     if any(seeds == (0, 0) for seeds, _ in traits.shuffles or ()):
         raise ValueError(f"this dataset shuffles without a seed, {_UNEQUAL_ORDERS}")
     if traits.unknown:
         warnings.warn(
-            "whether all workers read this dataset in one order was not examined, for its graph cannot be written"
-            f" ({traits.unknown}); only the first batch is compared. Give shuffle a seed, and set no"
+            "could not check that all workers read this dataset in the same order, because its graph cannot be"
+            f" serialized ({traits.unknown}); only the first batch is compared. Give shuffle a seed, and do not set"
             " deterministic=False",
             stacklevel=2,
         )

@@ -66,7 +66,7 @@ def _choose(at_least):
         return [f"GPU:{i}" for i in range(len(gpus))]
     if gpus:
         here = "one GPU is" if len(gpus) == 1 else f"{len(gpus)} GPUs are"
-        print(f"{at_least} devices are asked for, and {here} here: they are parts of the CPU", flush=True)
+        print(f"{at_least} devices are requested, but only {here} available: using parts of the CPU", flush=True)
     cpu = tf.config.get_visible_devices("CPU")[0]
     parts = len(tf.config.get_logical_device_configuration(cpu) or [None])
     if parts < at_least:
@@ -80,7 +80,7 @@ def _split(cpu, parts):
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * parts)
     except RuntimeError:
         raise RuntimeError(
-            f"TensorFlow has run something already, so the CPU can no longer be split into {parts} devices: restart"
+            f"TensorFlow is already initialized, so the CPU can no longer be split into {parts} devices: restart"
             f" the kernel and call bt.devices(at_least={parts}) before anything else"
         ) from None
 

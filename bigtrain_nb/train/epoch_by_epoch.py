@@ -46,8 +46,8 @@ class EpochByEpoch:
         length = length_of(made)
         if self._is_known and length != self.length:
             raise ValueError(
-                f"make_epoch({epoch}) has {length} batches, and the epoch before it {self.length}: fit takes all epochs"
-                " to be as long as the first. Give all of them as many, by dataset.take(batches)"
+                f"make_epoch({epoch}) has {length} batches, but the previous epoch had {self.length}: fit expects all"
+                " epochs to be as long as the first. Give all the same length with dataset.take(batches)"
             )
         self._turn_to(without_first(made, done) if done else self._noting(made), made)
 
@@ -71,8 +71,8 @@ class EpochByEpoch:
         self.sets_seed |= self.seed != before
         if not isinstance(made, tf.data.Dataset):
             raise TypeError(
-                f"make_epoch({epoch}) must return a tf.data.Dataset of batches, not {made!r:.99}; a Pipeline gives it"
-                " by .dataset()"
+                f"make_epoch({epoch}) must return a tf.data.Dataset of batches, not {made!r:.99}; for a Pipeline,"
+                " return its .dataset()"
             )
         if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("the dataset of make_epoch is infinite; use dataset.take(steps)")
@@ -85,7 +85,7 @@ class EpochByEpoch:
         if traits.keeps_order is False:
             raise ValueError(
                 f"the dataset of make_epoch({epoch}) has deterministic=False and yields elements in nondeterministic"
-                " order, which differs after a restart: leave deterministic out"
+                " order, which differs after a restart: leave out deterministic"
             )
         if traits.unknown:
             self._warn_of_unknown_order(epoch, traits.unknown)
@@ -96,20 +96,20 @@ class EpochByEpoch:
         by_chance = (0, 0) in seeds or (before == epoch and seeds != [seeds for seeds, _ in shuffles_before])
         goes_on = {memory for _, memory in found} & {memory for _, memory in shuffles_before} - {None}
         if by_chance or goes_on:
-            why = "without a seed of its own" if by_chance else "outside of make_epoch, where each pass moves it on"
+            why = "without a seed of its own" if by_chance else "outside of make_epoch, with a new order in each pass"
             raise ValueError(
-                f"the dataset of make_epoch({epoch}) shuffles {why}, so after a restart it has another order, and some"
-                " examples are trained twice and others never: call dataset.shuffle(buffer, seed=epoch) in make_epoch,"
-                " and give sample_from_datasets a seed too"
+                f"the dataset of make_epoch({epoch}) shuffles {why}, so its order would differ after a restart: some"
+                " examples would be trained twice and others never. Call dataset.shuffle(buffer, seed=epoch) in"
+                " make_epoch, and give sample_from_datasets a seed too"
             )
 
     def _warn_of_unknown_order(self, epoch, why):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"whether the dataset of make_epoch({epoch}) has the same order after a restart was not examined, for"
-                f" its graph cannot be written ({why}); only its first batches are compared. Give shuffle a"
-                " seed, and set no deterministic=False",
+                f"could not check that the dataset of make_epoch({epoch}) has the same order after a restart, because"
+                f" its graph cannot be serialized ({why}); only its first batches are compared. Give shuffle a"
+                " seed, and do not set deterministic=False",
                 stacklevel=2,
             )
 

@@ -30,8 +30,8 @@ CLOSE = 0.05
 NOISE = 10
 """Random noise differs equally between all readings of a dataset: a difference this many times larger is a change."""
 AN_ORDER = (
-    "its order must come from the number of the epoch alone, as that of dataset.shuffle(buffer, seed=epoch), of"
-    " np.random.default_rng(epoch).permutation(examples), or of a generator that is seeded so"
+    "its order must depend only on the epoch number, as with dataset.shuffle(buffer, seed=epoch),"
+    " np.random.default_rng(epoch).permutation(examples), or a generator seeded with epoch"
 )
 
 
@@ -80,10 +80,10 @@ def refuse_another_seed(dataset, epoch, seed_before):
     if seed_before not in (None, seed) and (seeds is None or seed in seeds):
         depends = "may depend" if seeds is None else "depends"
         raise ValueError(
-            f"the order of epoch {epoch} {depends} on TensorFlow's global seed, which is another one than before the"
-            f" restart, {seed} and not {seed_before}, so this would not be that training's order: call"
+            f"the order of epoch {epoch} {depends} on TensorFlow's global seed, which was {seed_before} before the"
+            f" restart and is now {seed}, so the order could change: call"
             f" keras.utils.set_random_seed({seed_before}) or tf.random.set_seed({seed_before}) before the dataset is"
-            " made, as the first start did"
+            " made, as in the first run"
         )
 
 
@@ -96,10 +96,10 @@ def refuse_other_batches(dataset, epoch, step, before, now):
 
 def _refuse(epoch, step):
     raise ValueError(
-        f"this dataset of epoch {epoch} does not begin with the batches with which it began before the restart, when"
-        f" {step} of them were trained, so some examples would be trained twice and others never: {AN_ORDER}; the"
-        " examples and the batch size must be the same too. If that order cannot be had again, save the restored model"
-        " by model.save, and train it on in another folder"
+        f"this dataset of epoch {epoch} does not begin with the same batches as before the restart, when {step} batches"
+        f" had been trained, so some examples would be trained twice and others never: {AN_ORDER}; the examples and"
+        " the batch size must be the same too. If that order cannot be reproduced, save the restored model with"
+        " model.save, and continue training it in another folder"
     )
 
 
@@ -114,7 +114,7 @@ def refuse_changing_order(dataset, make, epoch):
     first, second = _first_of(dataset), _first_of(make(epoch))
     if len(first) != len(second) or _differ(first, second, dataset, lambda: _first_of_the_next(make, epoch)):
         raise ValueError(
-            f"make_epoch({epoch}) returns other batches, or another order of them, each time that it is called, so"
+            f"make_epoch({epoch}) returns different batches, or a different order, each time it is called, so"
             f" after a restart some examples would be trained twice in an epoch and others never: {AN_ORDER};"
             " sample_from_datasets needs a seed"
         )
@@ -165,8 +165,8 @@ def _first_of_the_next(make, epoch):
         return _first_of(make(epoch + 1))
     except Exception as error:  # there may be no such epoch
         warnings.warn(
-            f"make_epoch({epoch}) changes some parts of its batches at each call; whether their order is the same"
-            f" was not examined, for make_epoch({epoch + 1}), with which they are compared, raises {cause(error)}",
+            f"make_epoch({epoch}) changes some parts of its batches at each call; could not check that their order is"
+            f" the same, because make_epoch({epoch + 1}), needed for comparison, raises {cause(error)}",
             stacklevel=2,
         )
         return []

@@ -96,8 +96,8 @@ class FolderOwner:
 
     def _in_use_by(self, note):
         return (
-            f"folder={self._folder!r} is in use by another training, {note['runs']!r} (process {note['process']} on"
-            f" {note['host']}, since {note['since']}): give this one a folder of its own, or end that one first"
+            f"folder={self._folder!r} is in use by another training run, {note['runs']!r} (process {note['process']} on"
+            f" {note['host']}, since {note['since']}): use another folder for this run, or end that one first"
         )
 
     def _read(self):
@@ -112,7 +112,7 @@ class FolderOwner:
         except (tf.errors.NotFoundError, ValueError, AttributeError):
             return None
         except tf.errors.OpError as error:
-            raise OSError(f"{self._path}, which says who uses the folder, cannot be read: {cause(error)}") from None
+            raise OSError(f"{self._path}, which records who uses the folder, cannot be read: {cause(error)}") from None
 
     def _write(self):
         with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:

@@ -112,15 +112,15 @@ def refuse_unmeasurable(model):
     reduction = model.replica_reduction
     if loss_reduction(model.loss) == "sum":
         raise ValueError(
-            'gradients=True needs losses that are means, and the reduction is "sum": use "sum_over_batch_size"'
+            'gradients=True needs losses that are means, but the reduction is "sum": use "sum_over_batch_size"'
         )
     if model.micro_batches * (1 if reduction.communicates_in_forward else reduction.replicas) > 1:
         return
     asked = type(reduction).asked_for(model)
     where = f"with {asked}, " if asked else ""
     raise ValueError(
-        "gradients=True compares the gradient of a batch with those of its micro-batches, and"
-        f" {where}micro_batches=1 does not split it: set model.micro_batches = 2 or more"
+        "gradients=True compares the gradient of a batch with those of its micro-batches, but"
+        f" {where}micro_batches=1 does not split it: set model.micro_batches to 2 or more"
         f"{'' if reduction.communicates_in_forward else ', or train on several replicas'}"
     )
 

@@ -74,23 +74,23 @@ def check_losses(share, y_pred, sample_weight, watched, training):
     if not watched and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
         _warn(
             model,
-            "its own compute_loss is taken of each micro-batch and replica. If it is a mean over the examples that it"
-            " is given, of which none is compared with others, the mean of these is the loss of the batch. If it adds"
-            " up, as what is divided by the global batch, that mean is only a part: divide by the number of examples in"
-            " y instead. If it compares examples, leave out micro_batches and train on one device",
+            "its custom compute_loss is called for each micro-batch and replica, and the results are averaged. This is"
+            " the loss of the batch if compute_loss is a mean over its examples and none is compared with others. If it"
+            " is a sum, or divided by the global batch size, the average is only a part: divide by the number of"
+            " examples in y instead. If it compares examples, leave out micro_batches and train on one device",
         )
     layers = layers_that_add_losses(model) if model.losses else []
     adding = [layer.name for layer in layers if not adds_a_mean_only(layer)]
     if adding:
         _warn(
             model,
-            f"{', '.join(adding)} {'adds a loss' if len(adding) == 1 else 'add losses'} by add_loss or"
-            " activity_regularizer. A step takes the mean of those of micro-batches and replicas: right for a mean over"
-            " examples, but of a sum over them it is only a part",
+            f"{', '.join(adding)} {'adds a loss' if len(adding) == 1 else 'add losses'} with add_loss or"
+            " activity_regularizer, which a step averages over micro-batches and replicas: correct for a mean over"
+            " examples, but only a part of a sum over them",
         )
     if kind == "sum" and share.micro_batches > 1 and model.losses:
         raise ValueError(
-            'with the reduction "sum", micro_batches would count regularizers and add_loss once for each of them: use'
+            'with reduction "sum", regularizers and add_loss would be counted once per micro-batch: use'
             ' "sum_over_batch_size"'
         )
     if kind == "sum" or not watched or _is_only_loss(y_pred, watched):
@@ -102,9 +102,9 @@ def check_losses(share, y_pred, sample_weight, watched, training):
     what = f"{ignoring[0]} leaves out positions" if ignoring else "its outputs have a mask"
     _warn(
         model,
-        f"{what}, and there are several, so the loss of a micro-batch or a replica's share is the mean over its valid"
-        " positions, and the step's is the mean of those by examples, not over the valid positions of the whole batch."
-        ' For that, give all losses reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
+        f"{what}, and there are several losses or outputs. The loss of a micro-batch or a replica is the mean over its"
+        " valid positions, but a step weights these means by examples, not by valid positions. To weight by positions,"
+        ' give all losses reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
     )
 
 
@@ -122,29 +122,29 @@ def _check_values(share, loss):
     found, words = _known_of(share, loss)
     if found == "changes variables":
         raise ValueError(
-            f"{model.name}: {loss.name} changes variables of its own whenever it is called, and micro-batches and"
-            " replicas would change them more often, each by a part of the batch. Change them in a callback or a layer,"
+            f"{model.name}: {loss.name} updates its own variables in each call, but micro-batches and replicas call it"
+            " more often, each with a part of the batch. Update them in a callback or a layer,"
             " or leave out micro_batches and train on one device"
         )
     if found == "several numbers":
         raise ValueError(
-            f"{model.name}: {loss.name} overrides __call__ and returns the shape {loss.shape}, where Keras takes one"
-            " number: of several it adds up the gradients, and of micro-batches and replicas the mean is taken. Define"
-            " call in its place and return one number for each example, or let __call__ return their mean"
+            f"{model.name}: {loss.name} overrides __call__ and returns the shape {loss.shape}, where Keras expects a"
+            " scalar: it would sum the gradients of several values, but average over micro-batches and replicas."
+            " Override call instead and return one value for each example, or let __call__ return their mean"
         )
     if found == "adds up":
         if share.loss_reduction != "sum":
             raise ValueError(
-                f"{model.name}: {loss.name} grows with batch size, as a sum or a mean over the global batch does, so"
-                " averaging over micro-batches and replicas is wrong. Let it return one number for each example, and"
-                " Keras takes their mean; or say that it is a sum: make"
+                f"{model.name}: {loss.name} grows with batch size, like a sum or a sum divided by the global"
+                " batch size, so averaging over micro-batches and replicas is wrong. Return one value for each example,"
+                " and Keras averages them; or declare that it is a sum: make"
                 ' it a keras.losses.Loss with reduction="sum"'
             )
     elif found == "pairs":
         raise ValueError(
-            f"{model.name}: {loss.name} returns the shape {words}: numbers for pairs of examples, of which"
-            " micro-batches and replicas have only those within them, so their mean is not that of the batch. If pairs"
-            " are not meant, give targets the shape of the outputs: (N,) against (N, 1) makes (N, N). If they are,"
+            f"{model.name}: {loss.name} returns the shape {words}: values for pairs of examples. Micro-batches"
+            " and replicas have only the pairs within them, so their mean is not that of the batch. If pairs are not"
+            " intended, give targets the shape of the outputs: (N,) against (N, 1) makes (N, N). If they are,"
             " leave out micro_batches and train on one device"
         )
     elif found == "depends on others":
@@ -152,9 +152,9 @@ def _check_values(share, loss):
     elif loss.is_one_number or found == "one number":
         _warn(
             model,
-            f"{loss.name} is one number for a batch, not one for each example, so it is taken of each micro-batch and"
-            " replica. The mean of these is the loss of the batch only if the number is a mean over the examples it was"
-            " given. Return one number for each example, give it an axis if it has one, or leave out micro_batches and"
+            f"{loss.name} is one number for a batch, not one for each example, so it is computed for each micro-batch"
+            " and replica, and averaged. The average is the loss of the batch only if the number is a mean over"
+            " examples. Return one value for each example, set its axis if it has one, or leave out micro_batches and"
             " train on one device",
         )
     elif found == "not examined":
@@ -164,16 +164,16 @@ def _check_values(share, loss):
 def _warn_of_other_examples(model, loss):
     _warn(
         model,
-        f"{loss.name} of an example depends on the others in the batch, and of a micro-batch or a replica's share these"
-        " are fewer. Leave out micro_batches and train on one device, or take no other example into it",
+        f"{loss.name} of an example depends on the others in the batch, but a micro-batch or a replica has fewer of"
+        " them. Leave out micro_batches and train on one device, or compute it from each example alone",
     )
 
 
 def _warn_of_unexamined(model, loss, why):
     _warn(
         model,
-        f"{loss.name} could not be examined with drawn numbers ({why}). Its mean over micro-batches and replicas is"
-        " that of the batch if it returns one number for each example, which depends on no other example",
+        f"{loss.name} could not be examined with random inputs ({why}). Its mean over micro-batches and replicas is"
+        " that of the batch if it returns one value for each example that depends on no other example",
     )
 
 
@@ -193,7 +193,7 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
         return
     few, many = of_lengths
     if not len(few) == len(many) == len(outputs):
-        _warn_of_unexamined_outputs(model, f"it has {len(outputs)} in a step, and {len(few)} where it is examined")
+        _warn_of_unexamined_outputs(model, f"it has {len(outputs)} in a step, but {len(few)} when examined")
         return
     sizes_are_known = all(value.shape[1:].is_fully_defined() for value in _tensors(x) if value.shape.rank != 0)
     for one, other, is_asked in zip(few, many, asked, strict=True):
@@ -204,9 +204,9 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
             continue
         pairs = list(zip(one, other, strict=True))
         if pairs and None not in pairs[0] and pairs[0][1] * lengths[0] != pairs[0][0] * lengths[1]:
-            what = "the first axis is no multiple of the examples"
+            what = "the first axis is not a multiple of the examples"
         elif any(size != size_of_more for size, size_of_more in pairs[1:]):
-            what = "another axis than the first changes with their number"
+            what = "an axis other than the first changes with their number"
         else:
             if sizes_are_known and any(None in pair for pair in pairs):
                 _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
@@ -214,8 +214,8 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
         names = " and ".join(name for name, _ in named_tensors((x,)))
         raise ValueError(
             f"{model.name}: for {lengths[0]} examples of {names} it returns the shape {one}, for {lengths[1]} {other}:"
-            f" {what}. Micro-batches and replicas have fewer examples, and one is compared with fewer. Leave out"
-            " micro_batches and work on one device; or make what has no row for each example, as a table, a weight or a"
+            f" {what}. Micro-batches and replicas have fewer examples to compare. Leave out micro_batches and use one"
+            " device; or make a tensor without a row for each example, such as a table, a weight or a"
             " constant of the model"
         )
 
@@ -223,7 +223,7 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
 def _warn_of_unexamined_outputs(model, why):
     _warn(
         model,
-        f"whether its outputs are of pairs of examples could not be examined ({why}). If they are, leave out"
+        f"whether its outputs are for pairs of examples could not be examined ({why}). If they are, leave out"
         " micro_batches and train on one device",
     )
 
@@ -306,7 +306,7 @@ def _found_out(share, loss):
         if loss.changes_variables():
             return "changes variables", None
         if loss.calls_python():
-            return "not examined", "it calls functions of Python in a step, which may change something"
+            return "not examined", "it calls Python functions in a step, which may change state"
     except Exception as error:  # an eager-only function is not called with random inputs
         return "not examined", first_sentence(error)
     if loss.reduces and len(loss.shape) > 0:
@@ -364,7 +364,7 @@ def _drawn(arguments, labels, seed):
     most = max(int(np.prod([size or 3 for size in each.shape[1:]])) for each in tf.nest.flatten(arguments))
     examples = min(MOST_EXAMPLES, MOST_NUMBERS // most)
     if examples == 0:
-        raise _NotExamined(f"one example has {most:,} elements")
+        raise _NotExamined(f"one example has {most:,} elements, too many")
 
     def drawn(from_shape, spec):
         shape = [examples, *[size or 3 for size in spec.shape[1:]]]

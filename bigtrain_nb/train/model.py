@@ -657,7 +657,7 @@ def _refuse_unknown(what, given, names):
     for name in given:
         if name not in names:
             nearest = get_close_matches(name, names, 1, cutoff=0)[0]
-            raise TypeError(f"{what} has no argument {name!r}; the nearest is {nearest!r}")
+            raise TypeError(f"{what} has no argument {name!r}: did you mean {nearest!r}?")
 
 
 def _refuse_same_names(model):
@@ -674,7 +674,7 @@ def _refuse_same_names(model):
     ):
         if hasattr(model, name):
             raise TypeError(
-                f"{type(model).__name__} has {name!r} of its own, and bt.Model needs that name: call yours otherwise"
+                f"{type(model).__name__} already defines {name!r}, a name that bt.Model needs: rename yours"
             )
 
 
@@ -684,8 +684,8 @@ def _refuse_other_scope(model):
     if model.distribute_strategy is not tf.distribute.get_strategy():
         replicas = model.distribute_strategy.num_replicas_in_sync
         raise ValueError(
-            f"{model.name} was made in the scope of a strategy with {replicas} replicas, and is compiled outside of it,"
-            " where the optimizer's variables would be on one device only: make the optimizer and call compile in"
+            f"{model.name} was built in the scope of a strategy with {replicas} replicas, but compiled outside of it,"
+            " where the optimizer's variables would be on one device only: create the optimizer and call compile in"
             " the same scope, with strategy.scope():"
         )
 
@@ -699,8 +699,8 @@ def _refuse_shared_backups(model, callbacks):
             if len(set(folders)) < len(folders):
                 raise ValueError(
                     f"BackupAndRestore({callback.backup_dir!r}) in several workers: each deletes the folder at the end"
-                    " while others use it, and all is trained again. Take bt.Resume, for which they share a folder, or"
-                    " give each worker a folder of its own, or delete_checkpoint=False"
+                    " while others use it, so all would be trained again. Use bt.Resume, which shares one folder, or"
+                    " give each worker its own folder, or set delete_checkpoint=False"
                 )
 
 
@@ -711,7 +711,7 @@ def _refuse_other_strategy(model):
         return  # or a function that builds it makes the weights later
     if values and not tf.distribute.get_strategy().extended.variable_created_in_scope(values[0]):
         raise ValueError(
-            f"{model.name} was made outside of this strategy's scope, so its weights are on one device only: build or"
+            f"{model.name} was built outside of this strategy's scope, so its weights are on one device only: build or"
             " load it in the scope"
         )
 
@@ -727,14 +727,14 @@ def _asked_for(model, settings):
 
 _STEP_ALTERNATIVE = (
     "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y,"
-    " y_pred, sample_weight) for other logs, in its place; or train the model as it is, on one device and without"
+    " y_pred, sample_weight) for other logs, instead; or train the model as it is, on one device and without"
     " settings"
 )
 
 
 _OF_SEVERAL_OPTIMIZERS = (
-    "a step with several optimizers, as a GAN's, cannot be written as one loss. Train the model as it is, on one device"
-    " and without settings; to save memory there, give its networks to bt.recompute"
+    "a step with several optimizers, as in a GAN, cannot be written as one loss. Train the model as it is, on one"
+    " device and without settings; to save memory there, apply bt.recompute to its networks"
 )
 
 
@@ -748,9 +748,7 @@ def _refuse_hidden_steps(model, settings):
     for name in ("train_step", "test_step"):
         kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
         if asked and kind:
-            raise TypeError(
-                f"{kind.__name__} has a custom {name}, which knows nothing of {asked}: {_step_alternative(model)}"
-            )
+            raise TypeError(f"{kind.__name__} has a custom {name}, which ignores {asked}: {_step_alternative(model)}")
 
 
 @contextmanager
@@ -768,7 +766,7 @@ def _watched_step(model, name):
         asked = _asked_for(model, model.state_in_place())
         if asked and not model._ours_was_called:
             raise TypeError(
-                f"{type(model).__name__}.{name} does not call super().{name}(data), so it knows nothing of {asked}:"
+                f"{type(model).__name__}.{name} does not call super().{name}(data), so it ignores {asked}:"
                 f" {_step_alternative(model)}"
             )
         return logs
@@ -791,18 +789,18 @@ def _refuse_unsplittable(model):
     """
     if any(getattr(one, "gradient_accumulation_steps", None) for one in parts_of(model.optimizer)):
         raise ValueError(
-            "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
-            " optimizer and give micro_batches to the model"
+            "gradient_accumulation_steps works only on one device and without micro_batches: leave it out of the"
+            " optimizer and set micro_batches of the model"
         )
     if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
-        raise ValueError("float8 works on one device and without micro_batches only")
+        raise ValueError("float8 works only on one device and without micro_batches")
 
 
 def _refuse_sums_of_whole_batches(model, name, instead):
     replicas = model.replica_reduction.replicas
     if replicas > 1 and loss_reduction(model.loss) == "sum":
         raise ValueError(
-            f'{name} gives every replica the whole batch, so a loss with the reduction "sum" would count each example'
+            f'{name} gives every replica the full batch, so a loss with reduction "sum" would count each example'
             f' {replicas} times: use {instead}, or "sum_over_batch_size"'
         )
 
@@ -814,7 +812,7 @@ def _refuse_ema_overwrites(model):
     if frequency and in_one_process:
         raise ValueError(
             f"ema_overwrite_frequency={frequency} does not work with several replicas in one process, whose weights"
-            " TensorFlow cannot overwrite within a step: leave it out, and the averages take the place of the weights"
+            " TensorFlow cannot overwrite within a step: leave it out, and the averages replace the weights"
             " at the end of fit"
         )
 
@@ -826,8 +824,8 @@ def _refuse_states_of_examples(model, micro_batches=1):
     for layer in layers_within(model):
         if getattr(layer, "stateful", False):
             raise ValueError(
-                f"{layer.name}: stateful=True carries a state from batch to batch, one for each example of it, so it"
-                " works on one device and without micro_batches only"
+                f"{layer.name}: stateful=True carries a state from batch to batch for each example, so it"
+                " works only on one device and without micro_batches"
             )
 
 
@@ -836,7 +834,7 @@ def _refuse_spectral_normalization(model):
         if isinstance(layer, keras.layers.SpectralNormalization):
             raise ValueError(
                 f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and micro-batches and"
-                " replicas make different numbers of those: it works on one device and without micro_batches only"
+                " replicas change the number of passes: it works only on one device and without micro_batches"
             )
 
 
@@ -846,6 +844,6 @@ def _refuse_synchronized_in_micro_batches(model):
     for layer in synchronized_layers(model):
         raise ValueError(
             f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
-            " every replica, and one with a smaller share of the batch has fewer micro-batches. Leave it out (moving"
-            " statistics are averaged all the same) or use GroupNormalization"
+            " every replica, but one with a smaller share of the batch has fewer micro-batches. Leave it out (moving"
+            " statistics are averaged anyway) or use GroupNormalization"
         )

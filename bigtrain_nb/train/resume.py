@@ -118,8 +118,8 @@ class Resume(keras.callbacks.Callback):
         self._folder = as_path("folder", folder)
         if set("*?[\\") & set(self._folder):
             raise ValueError(
-                f"folder={self._folder!r}: TensorFlow takes *, ?, [ and \\ in the path of a checkpoint for a pattern,"
-                " and would find none: take another name"
+                f"folder={self._folder!r} must not contain *, ?, [ or \\: TensorFlow would treat the path of a"
+                " checkpoint as a pattern, and find none. Use another name"
             )
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
         self._every = None if every is None else integer("every", every, 1)
@@ -201,7 +201,7 @@ class Resume(keras.callbacks.Callback):
         after a restart, or another policy.
         """
         _refuse_scope_of_workers()
-        function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
+        function("make_epoch", make_epoch, "a function of the epoch number", arguments=(0,))
         self._epochs = self._raise_on_all(lambda: self._epochs_of(make_epoch))
         return self._epochs.dataset
 
@@ -239,7 +239,7 @@ class Resume(keras.callbacks.Callback):
         Raises TypeError if ``dataset`` is not a `tf.data.Dataset`, ValueError if it is infinite, has fewer batches than
         are done, or another policy. Several workers shard it as in `data`.
         """
-        of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; a Pipeline gives it by .dataset()")
+        of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; for a Pipeline, its .dataset()")
         return self._raise_on_all(lambda: self._left_of(dataset))
 
     def _left_of(self, dataset):
@@ -289,8 +289,8 @@ class Resume(keras.callbacks.Callback):
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
-                "a custom loop trains inside `for epoch in resume.epochs(count):`, which counts the epochs; fit is"
-                f" called once: {ONE_FIT}"
+                "call step_done inside `for epoch in resume.epochs(count):`, which counts the epochs; or train with one"
+                f" call of fit: {ONE_FIT}"
             )
         before = self.step
         if not self._has_done_a_step:
@@ -313,8 +313,8 @@ class Resume(keras.callbacks.Callback):
         self._skips_since = None
         if took > LONG_SKIP_SECONDS and skipped > FEW_SKIPPED:
             warnings.warn(
-                f"{took:.0f} s passed until the end of the first step: {skipped} batches were read again in that time,"
-                " and skipped. Numbers are skipped in no time: tf.data.Dataset.range(steps).map(read), where read(n)"
+                f"the first step ended after {took:.0f} s, in which {skipped} batches were read again and skipped."
+                " Indices are skipped instantly: use tf.data.Dataset.range(steps).map(read), where read(n)"
                 " makes batch n",
                 stacklevel=2,
             )
@@ -331,8 +331,8 @@ class Resume(keras.callbacks.Callback):
             callbacks = callbacks_in(given.get("callbacks"))
             if self._in_loop:
                 raise RuntimeError(
-                    "fit in a loop over resume.epochs(count) would begin and end the training in each epoch, and its"
-                    f" callbacks with it: call it once, {ONE_FIT}"
+                    "fit in a loop over resume.epochs(count) would begin and end training, and its callbacks, in each"
+                    f" epoch: call it once, {ONE_FIT}"
                 )
             if self in callbacks:
                 return self._fit(own_fit, given, callbacks)
@@ -358,7 +358,7 @@ class Resume(keras.callbacks.Callback):
                 )
         elif best_weights_are_lost(callbacks, self._state.callbacks):
             print(
-                'EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that "best" begins'
+                'EarlyStopping(restore_best_weights=True): checkpoints do not hold the best weights, so "best" begins'
                 f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
                 flush=True,
             )
@@ -381,18 +381,18 @@ class Resume(keras.callbacks.Callback):
     def _refuse_wrong_fit(self, given, callbacks):
         first = given.get("initial_epoch", 0)
         if self._epochs is None:
-            raise ValueError(f"this dataset does not tell what is left of an epoch: {ONE_FIT}")
+            raise ValueError(f"fit needs a dataset returned by resume.data: {ONE_FIT}")
         if first != self.epoch:
             raise ValueError(f"initial_epoch={first}, but {self.epoch} epochs are done: {ONE_FIT}")
         if given.get("steps_per_epoch") is not None:
             raise ValueError(
-                f"steps_per_epoch={given['steps_per_epoch']}: an epoch has the batches that make_epoch returns. Leave"
-                " it out, and let make_epoch return dataset.take(steps) for fewer"
+                f"steps_per_epoch={given['steps_per_epoch']} must be left out: an epoch has the batches that make_epoch"
+                " returns. For fewer, let make_epoch return dataset.take(steps)"
             )
         if self.model.optimizer is not self._optimizer:
             raise ValueError("the model was compiled again, with another optimizer: make Resume after compile")
         if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks):
-            raise ValueError("BackupAndRestore and Resume both say where the training goes on: leave out one of them")
+            raise ValueError("BackupAndRestore and Resume both set where training resumes: leave out one of them")
 
     def on_train_begin(self, logs=None):
         if self._callbacks is None:
@@ -425,7 +425,7 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if self._epochs.times_opened == self._opened:
-            raise ValueError(f"fit does not train on what resume.data(make_epoch) has returned: {ONE_FIT}")
+            raise ValueError(f"fit does not train on the dataset that resume.data(make_epoch) returned: {ONE_FIT}")
         done = self._before + batch + 1
         if self._length is not None:
             done = min(done, self._length)  # Keras counts the last execution as full
@@ -463,9 +463,9 @@ class Resume(keras.callbacks.Callback):
         later = [where for where, variable in unlisted_variables(self.model).items() if id(variable) not in known]
         if later:
             raise ValueError(
-                f"{', '.join(later)}: in none of Keras' lists of variables, and made after Resume, which therefore"
-                " neither restores nor saves it: make it in the layer's build or __init__, or call the model once, on a"
-                " batch, before Resume"
+                f"{', '.join(later)}: not listed by Keras, and created after Resume, which therefore neither restores"
+                " nor saves it: create it in the layer's build or __init__, or call the model once, on a batch, before"
+                " Resume"
             )
 
     def _raise_on_all(self, action):
@@ -507,8 +507,8 @@ class Resume(keras.callbacks.Callback):
         blind = self._answers(0 if sees_token else 1).count(1)
         if blind:
             raise RuntimeError(
-                f"{blind} of {self.model.distribute_strategy.num_replicas_in_sync} replicas do not see in"
-                f" {self._folder} what the chief has written there: give a folder that all workers share"
+                f"{blind} of {self.model.distribute_strategy.num_replicas_in_sync} replicas do not see the"
+                f" chief's file in {self._folder}: give a folder that all workers share"
             )
         numbers = self._answers(number, problem)
         if min(numbers) < max(numbers):
@@ -528,7 +528,7 @@ class Resume(keras.callbacks.Callback):
         if problem:
             raise problem
         if min(numbers) < 0:
-            raise RuntimeError(f"another worker cannot go on from {self._folder}; its own error says why")
+            raise RuntimeError(f"another worker cannot resume from {self._folder}; its own error says why")
         return numbers
 
     def _sees(self, token):
@@ -545,14 +545,14 @@ class Resume(keras.callbacks.Callback):
         restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
         if restarts and not number:
             print(
-                f"Started again (restart {restarts}), but there is no checkpoint in {self._folder}: training begins at"
-                " step 0. If it had saved before, the folder is not the one that it saved in",
+                f"This is restart {restarts}, but there is no checkpoint in {self._folder}: training begins at step 0."
+                " If it saved before, this is not the folder that it saved in",
                 flush=True,
             )
         is_notebook = self._files.runs == A_NOTEBOOK  # where the user has just chosen the folder
         if number and before and before["runs"] != self._files.runs and not is_notebook:
             print(
-                f"{self._folder} was last used by {before['runs']!r}; this is {self._files.runs!r}, and goes on from"
+                f"{self._folder} was last used by {before['runs']!r}; this is {self._files.runs!r}, and resumes from"
                 f" its checkpoint, epoch {self.epoch}, step {self.step}",
                 flush=True,
             )
@@ -576,13 +576,13 @@ class Resume(keras.callbacks.Callback):
             self._warned_nonfinite = True
             warnings.warn(
                 f"{nonfinite} is not finite after {self.epoch} epochs and {self.step} steps, so this state is not"
-                f" saved: what {self._folder} has stays. bt.find_overflow(model, batch) looks for the cause",
+                f" saved; checkpoints in {self._folder} are kept. Find the cause with bt.find_overflow(model, batch)",
                 stacklevel=2,
             )
         if stop:
             self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
             what = "nothing saved" if nonfinite else "saved"
-            print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, leaving", flush=True)
+            print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, exiting", flush=True)
             exit_preempted()
 
 
@@ -628,7 +628,7 @@ def _sharded_by_batches(dataset):
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (policies.AUTO, policies.DATA):
         raise ValueError(
-            f"the dataset's auto_shard_policy is {policy.name}, with which the number of steps does not tell which"
+            f"the dataset's auto_shard_policy is {policy.name}, so the number of steps does not show which"
             " examples are done: leave it out, or set AutoShardPolicy.DATA"
         )
     options = tf.data.Options()

@@ -26,8 +26,8 @@ def _micro_batches(model, value):
 def _shard_optimizer(model, value):
     if switch("shard_optimizer", value) and model is not None and model.distribute_strategy.num_replicas_in_sync == 1:
         raise ValueError(
-            "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
-            " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
+            "shard_optimizer=True needs several replicas, but this model has one: build it in the scope of a strategy,"
+            " such as bt.mirrored() or bt.strategy() with several workers, or leave it out"
         )
     return value
 
@@ -36,7 +36,7 @@ def _fully_shard(model, value):
     if value is not None:
         refuse_choice(value, "fully_shard")
     elif getattr(model, "fully_shard", None) is not None and any(map(is_shard, model.weights)):
-        raise ValueError("fully_shard=None: the layers of this model are sharded already and stay so; build it again")
+        raise ValueError("fully_shard=None cannot unshard this model's layers: build it again")
     return Listed(value) if isinstance(value, list | tuple) else value
 
 

@@ -41,8 +41,8 @@ class TrainState(tf.train.experimental.PythonState):
         saved = len(self.seeds[0]) if self.seeds else 0
         if saved != len(self._generators):
             raise ValueError(
-                f"the checkpoint is of a model with {saved} seed generators, as in Dropout, and this one has"
-                f" {len(self._generators)}: build the model as it was"
+                f"the checkpoint is of a model with {saved} seed generators, as in Dropout, but this one has"
+                f" {len(self._generators)}: build the model as before"
             )
         if self._generators:
             self._strategy.run(tf.function(self._assign))

@@ -193,18 +193,22 @@ def test_a_long_skip_is_said_with_what_to_do(tmp_path, monkeypatch):
 def test_what_would_train_batches_twice_is_refused(tmp_path):
     resume = Resume(cut_after_5(tmp_path), model_of())
     run = {"shuffle": False, "verbose": 0, "callbacks": [resume]}
-    with pytest.raises(ValueError, match=r"does not tell what is left of an epoch: model.fit\(resume.data\(make_epoch"):
+    with pytest.raises(
+        ValueError, match=r"fit needs a dataset returned by resume.data: model.fit\(resume.data\(make_epoch"
+    ):
         resume.model.fit(epoch_of(0), **run)
     data = resume.data(epoch_of)
-    with pytest.raises(ValueError, match=r"fit does not train on what resume.data\(make_epoch\) has returned"):
+    with pytest.raises(ValueError, match=r"fit does not train on the dataset that resume.data\(make_epoch\) returned"):
         resume.model.fit(epoch_of(0), **run)
     with pytest.raises(ValueError, match=r"initial_epoch=1, but 0 epochs are done.* initial_epoch=resume.epoch"):
         resume.model.fit(data, initial_epoch=1, epochs=2, **run)
-    with pytest.raises(ValueError, match=r"steps_per_epoch=3: .* let make_epoch return dataset.take\(steps\)"):
+    with pytest.raises(
+        ValueError, match=r"steps_per_epoch=3 must be left out: .* let make_epoch return dataset.take\(steps\)"
+    ):
         resume.model.fit(data, steps_per_epoch=3, **run)
     with pytest.raises(ValueError, match="without this Resume among the callbacks, fit would save nothing"):
         resume.model.fit(data, shuffle=False, verbose=0)
-    with pytest.raises(ValueError, match="BackupAndRestore and Resume both say where the training goes on"):
+    with pytest.raises(ValueError, match="BackupAndRestore and Resume both set where training resumes"):
         both = [resume, keras.callbacks.BackupAndRestore(tmp_path / "backup")]
         resume.model.fit(data, **{**run, "callbacks": both})
     for make in (lambda epoch: epoch_of(epoch).take(3), lambda epoch: epoch_of(epoch).repeat()):
@@ -220,7 +224,9 @@ def test_epochs_of_other_lengths_are_refused(tmp_path):
     def shorter_and_shorter(epoch):
         return epoch_of(epoch).take(BATCHES - epoch)
 
-    with pytest.raises(ValueError, match=r"make_epoch\(1\) has 8 batches, and the epoch before it 9.*take\(batches\)"):
+    with pytest.raises(
+        ValueError, match=r"make_epoch\(1\) has 8 batches, but the previous epoch had 9.*take\(batches\)"
+    ):
         train(Resume(tmp_path, model_of()), epoch_of=shorter_and_shorter)
 
 
@@ -246,7 +252,7 @@ def test_workers_share_out_batches_and_never_files():
     assert shared.options().experimental_distribute.auto_shard_policy == policies.DATA
     by_file = tf.data.Options()
     by_file.experimental_distribute.auto_shard_policy = policies.FILE
-    with pytest.raises(ValueError, match="auto_shard_policy is FILE, with which the number of steps does not tell"):
+    with pytest.raises(ValueError, match="auto_shard_policy is FILE, so the number of steps does not show"):
         _sharded_by_batches(epoch_of(0).with_options(by_file))
 
 
@@ -261,6 +267,6 @@ def test_training_outside_the_loop_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["gpt[lr=1]", "what?", "a*b"])
 def test_a_folder_whose_name_tensorflow_takes_for_a_pattern_is_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="for a pattern, and would find none: take another name"):
+    with pytest.raises(ValueError, match="as a pattern, and find none. Use another name"):
         Resume(tmp_path / name, model_of())
     assert not list(tmp_path.iterdir())

@@ -34,7 +34,7 @@ def remove(path):
 def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoil, tmp_path, capsys):
     spoil(cut_after_5(tmp_path) / f"ckpt-2.{file}")
     resume = Resume(tmp_path, model_of(seed=2), every=2)
-    assert "ckpt-2 cannot be read, trying the one before" in capsys.readouterr().out
+    assert "ckpt-2 cannot be read, trying the previous one" in capsys.readouterr().out
     assert (resume.epoch, resume.step) == (0, 2)
 
 
@@ -81,7 +81,9 @@ OTHERS = [{"units": 9}, {"optimizer": lambda: keras.optimizers.SGD(0.1)}, {"poli
 def test_a_checkpoint_of_another_model_is_refused_and_kept(other, tmp_path):
     before = contents(cut_after_5(tmp_path))
     model = model_of(seed=2, **other)
-    with pytest.raises(ValueError, match=f"{tmp_path}/ckpt-2 is of another model or optimizer.* a folder of its own"):
+    with pytest.raises(
+        ValueError, match=f"{tmp_path}/ckpt-2 belongs to another model or optimizer.* a separate folder"
+    ):
         Resume(tmp_path, model)
     assert contents(tmp_path) == before
 
@@ -92,7 +94,7 @@ def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
     x = keras.layers.BatchNormalization()(keras.layers.Dense(8, activation="tanh")(inputs))
     model = keras.Model(inputs, keras.layers.Dense(1)(x))
     model.compile(adamw(), "mse")
-    with pytest.raises(ValueError, match="2 seed generators, as in Dropout, and this one has 0: build"):
+    with pytest.raises(ValueError, match="2 seed generators, as in Dropout, but this one has 0: build"):
         Resume(tmp_path, model)
 
 

@@ -20,7 +20,7 @@ def test_positive_numbers_and_fractions_end_before_their_limits():
         with pytest.raises(ValueError, match="^rate=.* must be a positive, finite number of s$"):
             checks.positive("rate", value, "s")
     for value in (0, 1, -0.5, math.nan):
-        with pytest.raises(ValueError, match="^share=.* must be a number between 0 and 1, both excluded$"):
+        with pytest.raises(ValueError, match="^share=.* must be a number between 0 and 1, exclusive$"):
             checks.fraction("share", value)
 
 

@@ -64,7 +64,7 @@ def test_a_table_beside_the_examples_is_refused_by_name(replicas, micro_batches,
 @pytest.mark.parametrize("is_known", [True, False])
 def test_predictions_for_a_table_are_refused_on_replicas(is_known):
     data = dataset({"query": QUERY, "table": TABLE}, is_known=is_known).map(lambda x, y: x)
-    with pytest.raises(ValueError, match=r"2 replicas cannot divide this batch.*x/query.*x/table"):
+    with pytest.raises(ValueError, match=r"2 replicas cannot split this batch.*x/query.*x/table"):
         compiled(2).predict(data, verbose=0)
     assert compiled(1).predict(data, verbose=0).shape == (16, 16)
 
@@ -88,14 +88,14 @@ def test_graphs_are_refused_by_name(replicas, micro_batches, settings):
     if replicas > 1 and settings.get("jit_compile"):
         pytest.skip("XLA does not compile steps of several CPUs")
     model = compiled(replicas, micro_batches, Graphs, **settings)
-    with pytest.raises(ValueError, match=r"cannot divide this batch.*x/0 \(31, 3\), x/1 \(8,\), y \(8,\)"):
+    with pytest.raises(ValueError, match=r"cannot split this batch.*x/0 \(31, 3\), x/1 \(8,\), y \(8,\)"):
         model.fit(dataset((NODES, LENGTHS)), verbose=0)
     assert compiled(1, 1, Graphs, **settings).fit(dataset((NODES, LENGTHS)), verbose=0).history["loss"][0] > 0
 
 
 def test_sample_weights_of_another_length_are_refused_by_name():
     data = tf.data.Dataset.from_tensors(({"query": QUERY}, CLASSES, tf.ones(1)))
-    with pytest.raises(ValueError, match=r"micro_batches=2 cannot divide this batch.*sample_weight \(1,\)"):
+    with pytest.raises(ValueError, match=r"micro_batches=2 cannot split this batch.*sample_weight \(1,\)"):
         compiled(1, 2).fit(data, verbose=0)
 
 

@@ -43,7 +43,7 @@ def test_another_living_training_is_named_and_what_has_ended_is_not_in_the_way(t
     FolderOwner(tmp_path).take()
     by_another(tmp_path, state="trains")
     with pytest.raises(
-        RuntimeError, match=rf"in use by another training, 'other.py --rate 7' \(process {os.getppid()} on"
+        RuntimeError, match=rf"in use by another training run, 'other.py --rate 7' \(process {os.getppid()} on"
     ):
         FolderOwner(tmp_path).take()
     for gone in ({"state": "ended"}, {"state": "made"}, {"state": "trains", "started": 1.0}, {"process": 2**22 + 7}):
@@ -85,7 +85,7 @@ def test_a_note_that_cannot_be_read_is_none(tmp_path, text):
 
 def test_a_folder_of_which_nobody_can_read_who_uses_it_is_not_taken(tmp_path):
     (tmp_path / FILE).mkdir()
-    with pytest.raises(OSError, match=f"{FILE}, which says who uses the folder, cannot be read"):
+    with pytest.raises(OSError, match=f"{FILE}, which records who uses the folder, cannot be read"):
         FolderOwner(tmp_path).take()
 
 
@@ -111,4 +111,4 @@ def test_a_restart_that_finds_no_checkpoint_is_said(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().out == ""
     monkeypatch.setenv("BIGTRAIN_RESTART", "2")
     bt.Resume(tmp_path / "again", model_of())
-    assert f"Started again (restart 2), but there is no checkpoint in {tmp_path}/again" in capsys.readouterr().out
+    assert f"This is restart 2, but there is no checkpoint in {tmp_path}/again" in capsys.readouterr().out

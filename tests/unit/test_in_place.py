@@ -147,7 +147,7 @@ def test_a_sharded_model_is_copied_in_the_scope_of_its_strategy_only():
 
 def test_a_model_made_outside_of_the_scope_is_refused():
     model = sequential()
-    with on(2), pytest.raises(ValueError, match="net was made outside of this strategy's scope"):
+    with on(2), pytest.raises(ValueError, match="net was built outside of this strategy's scope"):
         bt.Model.of(model)
     assert type(model) is keras.Sequential
 
@@ -220,7 +220,7 @@ def test_lora_trains_inside_a_frozen_layer_that_is_recomputed():
 def test_a_name_of_the_models_own_that_ours_would_hide_is_refused():
     model = Own(name="net")
     model.loss_scale = 2.0
-    with pytest.raises(TypeError, match="Own has 'loss_scale' of its own"):
+    with pytest.raises(TypeError, match="Own already defines 'loss_scale', a name that bt.Model needs"):
         bt.Model.of(model)
 
 

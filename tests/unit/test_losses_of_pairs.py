@@ -110,7 +110,7 @@ COUNTS = {
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_loss_that_assigns_within_a_function_is_refused_and_not_called(count, eager, settings):
     model = compiled(Counting(COUNTS[count]), **settings, run_eagerly=eager)
-    with pytest.raises(ValueError, match="Counting changes variables of its own whenever it is called"):
+    with pytest.raises(ValueError, match="Counting updates its own variables in each call"):
         fit(model)
     assert float(model.loss.seen[0]) == (1 if eager else 0)  # by the step itself
 
@@ -125,7 +125,7 @@ def test_a_loss_that_calls_python_is_not_called_with_drawn_numbers():
 
         return tf.ensure_shape(tf.py_function(mean_square, [outputs], tf.float32), outputs.shape[:1])
 
-    with pytest.warns(UserWarning, match="own could not be examined .*it calls functions of Python in a step"):
+    with pytest.warns(UserWarning, match="own could not be examined .*it calls Python functions in a step"):
         fit(compiled(own, micro_batches=2))
     assert set(calls) == {12}
 
@@ -168,12 +168,12 @@ def fit(model, way="fit", y=CLASSES):
 
 REFUSED = {
     SumByTheGlobalBatch: "SumByTheGlobalBatch grows with batch size",
-    Several: r"Several overrides __call__ and returns the shape \(.*\), where Keras takes one number",
-    Differences: r"Differences returns the shape \(8, 8\) for 8 examples: numbers for pairs of examples",
+    Several: r"Several overrides __call__ and returns the shape \(.*\), where Keras expects a scalar",
+    Differences: r"Differences returns the shape \(8, 8\) for 8 examples: values for pairs of examples",
     RowAgainstColumn: r"RowAgainstColumn returns the shape \(8, 8\).*\(N,\) against \(N, 1\) makes \(N, N\)",
     pairs_above_the_diagonal: r"pairs_above_the_diagonal returns the shape \(28,\) for 8 examples",
-    MovingMean: "MovingMean changes variables of its own whenever it is called",
-    CountsExamples: "CountsExamples changes variables of its own whenever it is called",
+    MovingMean: "MovingMean updates its own variables in each call",
+    CountsExamples: "CountsExamples updates its own variables in each call",
 }
 
 
@@ -225,7 +225,7 @@ def test_a_loss_that_takes_no_drawn_numbers_is_said_to_be_unexamined(settings):
         return tf.reduce_mean(outputs**2, 1) * tf.math.log(y - 6)
 
     for loss, why in ((ones_only, "did not hold"), (not_finite, "it is not finite")):
-        with pytest.warns(UserWarning, match=f"(?s){loss.__name__} could not be examined with drawn numbers .*{why}"):
+        with pytest.warns(UserWarning, match=f"(?s){loss.__name__} could not be examined with random inputs .*{why}"):
             fit(compiled(loss, **settings), y=np.full([24, 1], 7.0))
 
 
@@ -239,7 +239,7 @@ def test_drawn_numbers_leave_the_random_numbers_of_a_loss_alone():
             return tf.reduce_mean((outputs + keras.random.normal(tf.shape(outputs), seed=self.seed)) ** 2, 1)
 
     model = compiled(Noisy, micro_batches=2)
-    with pytest.warns(UserWarning, match="Noisy could not be examined with drawn numbers .it draws random numbers"):
+    with pytest.warns(UserWarning, match="Noisy could not be examined with random inputs .it draws random numbers"):
         fit(model)
     assert model.loss.seed.state.numpy()[1] == 2  # one per micro-batch
 
@@ -325,7 +325,7 @@ def test_a_compute_loss_that_passes_by_the_losses_of_compile_is_warned_of(settin
     model = compiled("mse", make=bt.Model if is_set else Own, **settings)
     if is_set:
         model.compute_loss = own
-    with pytest.warns(UserWarning, match="its own compute_loss .* none is compared with others"):
+    with pytest.warns(UserWarning, match="its custom compute_loss .* none is compared with others"):
         fit(model, y=X[:, :4])
 
 
@@ -352,7 +352,7 @@ def similarities(replicas, micro_batches, extra=False):
 @pytest.mark.parametrize("is_known", [True, False])
 def test_outputs_of_pairs_are_refused(replicas, micro_batches, is_known):
     data = tf.data.Dataset.from_tensor_slices((X, np.arange(24) % 4)).batch(24, drop_remainder=is_known)
-    said = r"it returns the shape \((\d+), \1\), for \d+ \((\d+), \2\): another axis than the first changes with"
+    said = r"it returns the shape \((\d+), \1\), for \d+ \((\d+), \2\): an axis other than the first changes with"
     with pytest.raises(ValueError, match=said):
         similarities(replicas, micro_batches).fit(data, verbose=0)
     if replicas > 1:
@@ -437,7 +437,9 @@ def as_scores(y, outputs):
 def test_outputs_of_which_an_axis_changes_with_the_batch_are_refused(name, replicas, micro_batches, is_known):
     data = tf.data.Dataset.from_tensor_slices(({"q": Q, "p": P, "n": N}, np.arange(8)))
     model = retrieval(OF_PAIRS[name], as_scores, replicas, micro_batches)
-    what = "the first axis is no multiple" if name in ("(B*B, 1)", "(1, 4)") else "another axis than the first changes"
+    what = (
+        "the first axis is not a multiple" if name in ("(B*B, 1)", "(1, 4)") else "an axis other than the first changes"
+    )
     with pytest.raises(ValueError, match=f"for [0-9]+ examples of x/n and x/p and x/q it returns .*{what}"):
         model.fit(data.batch(8, drop_remainder=is_known), verbose=0)
 
@@ -471,7 +473,7 @@ def test_what_layers_add_and_keep_in_a_call_is_there_after_their_outputs_were_ex
     inputs = keras.Input((6,))
     model = bt.Model.of(Shows(inputs, keras.layers.Dense(4)(Keeps(name="keeps")(inputs))), micro_batches=2)
     model.compile("sgd", "mse", jit_compile=False)
-    with pytest.warns(UserWarning, match="keeps adds a loss by add_loss"):
+    with pytest.warns(UserWarning, match="keeps adds a loss with add_loss"):
         logs = model.fit(X, X[:, :4], batch_size=24, verbose=0).history
     assert logs["kept"] == pytest.approx([X.mean()], rel=1e-4)
 
@@ -544,10 +546,10 @@ def test_outputs_of_an_unknown_shape_are_said_to_be_unexamined(replicas, micro_b
     with on(replicas):
         model = bt.Model.of(OfShape([None, None]), micro_batches=micro_batches)
         model.compile("sgd", lambda y, outputs: tf.reduce_mean((y - outputs) ** 2, -1), jit_compile=False)
-    with pytest.warns(UserWarning, match="outputs are of pairs .* could not be examined .it returns the shape"):
+    with pytest.warns(UserWarning, match="outputs are for pairs .* could not be examined .it returns the shape"):
         model.fit(X, X, batch_size=24, verbose=0)
     with pytest.warns(UserWarning, match="could not be examined .it returns the shape <unknown> for 24 examples"):
         loss_reduction.refuse_outputs_of_pairs(OfShape(None), tf.constant(X), X, [tf.TensorShape(None)], training=True)
-    with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, and 1 where it is examined"):
+    with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, but 1 when examined"):
         shapes = [tf.TensorShape([24, 6])]
         loss_reduction.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)

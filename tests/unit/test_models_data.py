@@ -56,8 +56,8 @@ def test_a_batch_without_any_weight_changes_nothing():
 @pytest.mark.parametrize(
     ("losses", "weights", "said"),
     [
-        ([MSE("sum"), MSE()], None, 'cannot be weighed together .*: use one of "sum_over_batch_size"'),
-        ([MSE("none")] * 2, None, "cannot be weighed together"),
+        ([MSE("sum"), MSE()], None, 'cannot be combined .*: give all losses the same reduction, "sum_over_batch_size"'),
+        ([MSE("none")] * 2, None, "none cannot be combined over micro-batches"),
         ([MSE("mean_with_sample_weight")] * 2, [WEIGHTS, WEIGHTS], "needs one sample_weight for all outputs"),
     ],
 )
@@ -81,7 +81,7 @@ def test_on_one_device_in_one_piece_losses_of_all_reductions_go_together_as_in_k
 
 
 def test_a_sum_beside_regularizers_refuses_to_be_cut():
-    with pytest.raises(ValueError, match='"sum", micro_batches would count regularizers'):
+    with pytest.raises(ValueError, match='"sum", regularizers and add_loss would be counted once per micro-batch'):
         fitted(net(micro_batches=2), MSE("sum"))
     with on(1):
         whole = fitted(net(keras.Model), MSE("sum"))
@@ -155,7 +155,10 @@ def test_masks_of_several_outputs_are_warned_of():
     x = layers.Embedding(9, 4, mask_zero=True)(inputs)
     model = bt.Model(inputs, [layers.Dense(1)(x), layers.Dense(1)(x)], micro_batches=2)
     model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match='outputs have a mask, and there are several.*"mean_with_sample_weight", and'):
+    with pytest.warns(
+        UserWarning,
+        match='outputs have a mask, and there are several losses or outputs.*"mean_with_sample_weight", and',
+    ):
         model.fit(TOKENS, [TOKENS[..., None], TOKENS[..., None]], batch_size=12, verbose=0)
 
 
@@ -189,7 +192,7 @@ def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device
 
     assert distance(fit(bt.Model), fit(keras.Model)) < 1e-5
     for replicas, micro_batches in [(1, 2), (2, 1)]:
-        with pytest.raises(ValueError, match="leave it out of the optimizer and give micro_batches"):
+        with pytest.raises(ValueError, match="leave it out of the optimizer and set micro_batches"):
             fit(bt.Model, replicas, micro_batches=micro_batches)
 
 
@@ -444,10 +447,10 @@ def test_a_compute_loss_of_its_own_is_warned_of_where_it_takes_none_of_keras(set
 
     with on(1 if settings else 2):
         model, right = scored(ByTheGlobalBatch, **settings), scored(Twice, "mse", **settings)
-    with pytest.warns(UserWarning, match="its own compute_loss .* divide by the number of examples"):
+    with pytest.warns(UserWarning, match="its custom compute_loss .* divide by the number of examples"):
         model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*own compute_loss")
+        warnings.filterwarnings("error", ".*custom compute_loss")
         right.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
 
 
@@ -492,7 +495,7 @@ def test_losses_that_layers_add_are_warned_of_by_the_name_of_the_layer(option):
         layer = layers.Dense(1, activity_regularizer=lambda x: tf.reduce_sum(tf.abs(x)), name="it")
     model = bt.Model(inputs, layers.Dense(1, kernel_regularizer="l2")(layer(inputs)), micro_batches=2)
     model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match="it adds a loss by add_loss or activity_regularizer"):
+    with pytest.warns(UserWarning, match="it adds a loss with add_loss or activity_regularizer"):
         model.fit(X, Y, batch_size=11, verbose=0)
 
 

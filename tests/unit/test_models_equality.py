@@ -188,5 +188,7 @@ def test_an_optimizer_of_several_gets_the_mean_too_and_goes_on_after_a_restart(r
     for _ in range(2):
         one, other = trained(partial(keras.optimizers.SGD, 0.1), "one"), trained(several, "several")
         assert distance(one, other) < EQUAL
-    with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device and without micro_batches"):
+    with pytest.raises(
+        ValueError, match="gradient_accumulation_steps works only on one device and without micro_batches"
+    ):
         trained(partial(several, gradient_accumulation_steps=2), "refused", micro_batches=2)

@@ -218,7 +218,7 @@ def test_a_subclass_may_add_to_a_step_and_not_pass_by_it():
             fitted(StepOfModel(False, micro_batches=3))
         model = StepOfModel(False)
         model.compile("sgd", "mse")
-        with pytest.raises(TypeError, match="test_step .*, so it knows nothing of 2 replicas: override compute_loss"):
+        with pytest.raises(TypeError, match="test_step .*, so it ignores 2 replicas: override compute_loss"):
             model.evaluate(DATA, verbose=0)
     with on(1):
         model = fitted(StepOfModel(False))
@@ -227,9 +227,9 @@ def test_a_subclass_may_add_to_a_step_and_not_pass_by_it():
 
 
 def test_a_train_step_of_its_own_is_refused_where_it_would_be_passed_by():
-    with pytest.raises(TypeError, match="OwnStep has a custom train_step, which knows nothing of micro_batches=2"):
+    with pytest.raises(TypeError, match="OwnStep has a custom train_step, which ignores micro_batches=2"):
         bt.Model.of(OwnStep(), micro_batches=2)
-    with on(2), pytest.raises(TypeError, match="nothing of 2 replicas: override compute_loss"):
+    with on(2), pytest.raises(TypeError, match="ignores 2 replicas: override compute_loss"):
         bt.Model.of(OwnStep())
     with on(1):
         model = fitted(bt.Model.of(OwnStep()))
@@ -249,7 +249,7 @@ def test_a_loaded_model_has_what_was_asked_for_and_the_state_of_its_optimizer(tm
             np.testing.assert_array_equal(one.numpy(), other.numpy())
     assert isinstance(bt.load_model(tmp_path / "model.keras"), bt.Model)
     assert not bt.load_model(tmp_path / "model.keras", compile=False).compiled
-    with pytest.raises(TypeError, match="the nearest is 'micro_batches'"):
+    with pytest.raises(TypeError, match="did you mean 'micro_batches'"):
         bt.load_model(tmp_path / "model.keras", micro_batchs=2)
 
 

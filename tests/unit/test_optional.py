@@ -52,7 +52,7 @@ def test_measuring_planning_and_the_lab_need_no_jupyter():
 def test_what_is_not_installed_is_named_with_what_brings_it(call, tmp_path):
     done = run(call, str(tmp_path))
     assert done.returncode == 1
-    installs = 'pip install "PATH[workbook]" brings it; PATH is the clone or wheel of bigtrain_nb'
+    installs = 'run pip install "PATH[workbook]", where PATH is the clone or wheel of bigtrain_nb'
     assert done.stderr.splitlines()[-1] == (
         f"ModuleNotFoundError: {SCREENS[call]}, which is not installed here: {installs}"
     )

@@ -18,17 +18,17 @@ def small(make=bt.Model, **settings):
 def test_a_model_compiled_outside_of_its_scope():
     with on(2):
         model = small()
-    with pytest.raises(ValueError, match=r"made in the scope of a strategy with 2 replicas, and is compiled outside"):
+    with pytest.raises(ValueError, match=r"built in the scope of a strategy with 2 replicas, but compiled outside"):
         model.compile("sgd", "mse")
     alone = small()
-    with on(2), pytest.raises(ValueError, match="was made outside of this strategy's scope"):
+    with on(2), pytest.raises(ValueError, match="was built outside of this strategy's scope"):
         alone.compile("sgd", "mse")
 
 
 def test_a_model_trained_in_a_scope_that_is_not_its_own():
     model = small()
     model.compile("sgd", "mse")
-    with on(2), pytest.raises(ValueError, match="was made outside of this strategy's scope"):
+    with on(2), pytest.raises(ValueError, match="was built outside of this strategy's scope"):
         model.fit(X, Y, verbose=0)
 
 
@@ -72,7 +72,7 @@ def test_more_devices_than_a_cpu_can_be_split_into():
 def test_a_step_with_several_optimizers_gets_advice_that_fits():
     model = TwoNetworks(small(keras.Model), small(keras.Model))
     model.compile()
-    with pytest.raises(TypeError, match="several optimizers, as a GAN's, cannot be written as one loss") as refused:
+    with pytest.raises(TypeError, match="several optimizers, as in a GAN, cannot be written as one loss") as refused:
         bt.Model.of(model, micro_batches=2)
     assert "compute_loss" not in str(refused.value)
 

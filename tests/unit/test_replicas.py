@@ -61,7 +61,7 @@ def test_the_cpu_is_split_and_strategies_of_several_sizes_train_alike_in_one_pro
     losses = [float(loss) for *_, loss in rows]
     assert losses == pytest.approx([losses[0]] * 7, rel=1e-5)
     for message in said[10:]:
-        assert message.startswith("TensorFlow has run something already") and "bt.devices(at_least=5)" in message
+        assert message.startswith("TensorFlow is already initialized") and "bt.devices(at_least=5)" in message
     assert len(said) == 12
 
 
@@ -105,7 +105,7 @@ def test_too_few_gpus_leave_parts_of_the_cpu_and_that_is_said(monkeypatch, capsy
     monkeypatch.setattr(of_devices, "_devices", [])
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a GPU"] if kind == "GPU" else there)
     assert devices(at_least=2)[:2] == devices()[:2] == ["CPU:0", "CPU:1"]
-    assert capsys.readouterr().out == "2 devices are asked for, and one GPU is here: they are parts of the CPU\n"
+    assert capsys.readouterr().out == "2 devices are requested, but only one GPU is available: using parts of the CPU\n"
 
 
 def test_sums_are_of_32_bits_or_more_and_keep_their_kind():

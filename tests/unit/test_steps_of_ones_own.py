@@ -292,7 +292,7 @@ def test_one_of_several_optimizers_that_accumulates_is_refused_in_micro_batches(
         model = bt.Model.of(build(), micro_batches=micro_batches)
         several = keras.optimizers.MultiOptimizer(lambda weight: other if weight.name == "bias" else patient)
         model.compile(several, "mse", jit_compile=False)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device"):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps works only on one device"):
         model.fit(X, Y, verbose=0)
 
 

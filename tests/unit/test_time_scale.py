@@ -57,7 +57,7 @@ def test_a_cell_may_take_as_much_longer_and_never_less(say):
 def test_what_is_no_patience_is_refused_in_words(say, said):
     say(said)
     with pytest.raises(
-        ValueError, match=f"BIGTRAIN_NB_TIME_SCALE={said} must be a positive, finite number: with 3 everything measures"
+        ValueError, match=f"BIGTRAIN_NB_TIME_SCALE={said} must be a positive, finite number: with 3, measurements take"
     ):
         bt.throughput([[0] * 8])
 

@@ -97,7 +97,7 @@ def test_what_is_made_after_resume_is_refused_by_name(tmp_path):
     model = keras.Sequential([keras.Input((5,)), late, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     late.total = None
-    with pytest.raises(ValueError, match="late.total: in none of Keras' lists of variables, and made after Resume"):
+    with pytest.raises(ValueError, match="late.total: not listed by Keras, and created after Resume"):
         train(Resume(tmp_path, model, every=None), epoch_of=epoch_of)
     assert int(model.optimizer.iterations) == 1
 
@@ -222,7 +222,7 @@ def test_a_checkpoint_that_has_no_such_state_is_read(tmp_path, monkeypatch, caps
         train(Resume(tmp_path, recurrent(), every=2), At(5, crash), epoch_of=epoch_of)
     resume = Resume(tmp_path, recurrent())
     assert resume.step == 4
-    assert "ckpt-2 has no state outside Keras' lists" in capsys.readouterr().out
+    assert "ckpt-2 lacks variables that Keras does not list" in capsys.readouterr().out
     train(resume, epoch_of=epoch_of)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["ckpt-4.index", "ckpt-5.index"]
     again = Resume(tmp_path, recurrent())

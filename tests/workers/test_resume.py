@@ -123,10 +123,10 @@ def test_a_folder_that_is_not_shared_or_that_the_chief_cannot_write_is_an_error_
     job, folder = whole
     said = [dict(line.split(": ", 1) for line in job.logs(worker).splitlines()) for worker in range(2)]
     for one in said:
-        assert one["not shared"].startswith("1 of 2 replicas do not see in ")
+        assert one["not shared"].startswith("1 of 2 replicas do not see the chief's file in ")
     assert not (folder / "results" / "none").exists()
     assert "cannot be written" in said[0]["no folder"]
-    assert "another worker cannot go on from" in said[1]["no folder"]
+    assert "another worker cannot resume from" in said[1]["no folder"]
 
 
 def test_kill_9_in_the_middle_of_a_save_costs_no_more_than_that_save(tmp_path):
