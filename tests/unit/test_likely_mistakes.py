@@ -19,7 +19,7 @@ MISTAKES = {
     "bt.throughput(MODEL.train_on_batch)": "a step function takes no arguments, like lambda: train_step(batch)",
     "bt.throughput(None)": "source must be an iterable of batches or a step function, not None",
     "bt.throughput(DATASET, seconds='4')": "seconds='4' must be a positive, finite number of seconds",
-    "bt.throughput(DATASET, progress=True)": "progress=True must be a function of the fraction that is done",
+    "bt.throughput(DATASET, progress=True)": "progress=True must be a function of two arguments: the fraction done",
     "bt.throughput(lambda: 0, seconds=0.1)": "source returned 0: a step function must return how many examples",
     "bt.compare(DATASET)": "compare takes a dict of two or more sources, {name: function that returns a fresh source}",
     "bt.compare([1, 2])": "not [1, 2]: measure a single source with bt.throughput(source)",
