@@ -598,8 +598,9 @@ def _by_name(fit, args, kwargs):
 def _refuse_scope_of_workers():
     if tf.distribute.has_strategy() and several_workers(tf.distribute.get_strategy()):
         raise RuntimeError(
-            "Resume is called within strategy.scope(), where all workers must create a variable together, but saving"
-            " creates some on the first only: build and compile the model in the scope, call Resume and fit outside"
+            "Resume is called within strategy.scope(), where every worker must create the same variables, but saving"
+            " creates some on the first worker only: build and compile the model in the scope, call Resume and fit"
+            " outside it"
         )
 
 

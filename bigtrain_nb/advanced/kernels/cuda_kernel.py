@@ -158,7 +158,8 @@ def _parameters(source, name, macros, tensors):
     kernels = {found["name"]: found["parameters"] for found in _KERNEL.finditer(_COMMENT.sub(" ", source))}
     if name not in kernels:
         raise ValueError(
-            f'source has no kernel {name}, only {", ".join(kernels) or "none"}: extern "C" __global__ void {name}(...)'
+            f"source has no kernel {name}, only {', '.join(kernels) or 'none'}: declare it as"
+            f' extern "C" __global__ void {name}(...)'
         )
     written = [one.strip() for one in kernels[name].split(",") if one.strip()]
     if len(written) != len(tensors):
