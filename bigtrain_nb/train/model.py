@@ -602,7 +602,7 @@ class Model(keras.Model):
         makes_folder = kwargs.get("zipped") is False or kwargs.get("max_shard_size") is not None
         if several and makes_folder:
             raise ValueError(
-                "several workers save a single file: leave out zipped=False and max_shard_size, or save from one process"
+                "several workers save a single file: leave out zipped=False and max_shard_size, or save in one process"
             )
         if several and not overwrite:
             raise ValueError("several workers cannot ask before they overwrite a file: leave out overwrite=False")
