@@ -329,7 +329,7 @@ def test_one_of_kernel_and_chunks_has_to_be_chosen():
     "shape, settings, words",
     [
         ((None, 48, 16), {}, "drop_remainder"),
-        ((2, 48, 12), {"heads": 1, "size": 12}, "steps of 8"),
+        ((2, 48, 12), {"heads": 1, "size": 12}, "must be a multiple of 8"),
     ],
 )
 def test_what_a_call_lacks_is_said(as_on_a_gpu, shape, settings, words):

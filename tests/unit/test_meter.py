@@ -491,7 +491,7 @@ def test_without_a_round_it_says_what_to_do(clock):
     model = dense()
     model.compile("sgd", "mse")
     meter = metered(model, [8])
-    with pytest.raises(ValueError, match="no round yet"):
+    with pytest.raises(ValueError, match="nothing is measured yet"):
         meter.result  # noqa: B018
     assert "nothing is measured yet" in repr(meter)
     assert meter.noise_scale is None and meter.gradient_norm is None

@@ -283,7 +283,7 @@ def test_dropout_that_acts_in_evaluation_is_a_warning_by_its_name():
     finding = only(*HEALTHY["monte_carlo_dropout"](), "evaluation")
     assert (
         finding.verdict == "warning"
-        and "always drops or adds noise" in finding.message
+        and "always also drops or adds noise" in finding.message
         and "training=True" in finding.advice
     )
     finding = only(*HEALTHY["classes"](), "evaluation")
@@ -309,7 +309,7 @@ def test_what_one_line_has_found_lets_no_other_fail(name):
     report = bt.preflight(*FAULTY[name][0](), checks=checks, minutes=0.5)
     assert not any("It failed" in finding.message or "\x1b" in finding.message for finding in report.findings), report
     if name == "reshaped_wrongly":
-        assert "fails with 5 or 11" in str(report.of("warning")), report
+        assert "not 5 or 11" in str(report.of("warning")), report
 
 
 def test_a_ragged_batch_is_refused_with_what_to_do():
@@ -634,7 +634,7 @@ def test_of_two_losses_it_names_the_one_that_ignores_a_class():
     model.compile("sgd", {"kind": kind, "size": "mse"})
     data = batched(x, {"kind": np.arange(len(x)) ** 2 % 3, "size": y})
     finding = only(model, data, "micro-batches")
-    assert "SparseCategoricalCrossentropy leaves out positions" in finding.message, finding
+    assert "SparseCategoricalCrossentropy skips positions" in finding.message, finding
 
 
 @pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
@@ -689,7 +689,9 @@ def test_a_feature_is_named_where_its_scale_is_wrong():
     assert finding.message.startswith("The inputs 'width' of validation have mean"), finding
     other = data.map(lambda x, y: ({"age": x["age"], "height": x["width"]}, y))
     finding = only(model, data, "validation data", validation=other)
-    assert "the inputs 'height' in validation, the inputs 'width' in training only" in finding.message, finding
+    assert (
+        "only these are floating-point: inputs 'height' in validation, inputs 'width' in training" in finding.message
+    ), finding
 
 
 def test_features_are_named_where_a_step_fails_and_where_all_are_the_same():
@@ -739,8 +741,8 @@ def the_same_in_other_units(x):
 
 
 ANSWERS = {
-    below_a_threshold: "by a threshold",
-    between_two: "by a threshold",
+    below_a_threshold: "with a threshold",
+    between_two: "with a threshold",
     the_same_in_other_units: "up to a factor",
 }
 
@@ -978,7 +980,7 @@ def test_validation_without_zoom_or_with_nan_is_not_ok():
     x, y = numbers()
     spoilt = np.where(np.arange(128)[:, None] == 3, np.nan, x).astype("float32")
     finding = only(dense(layers.Dense(1), loss="mse"), batched(x, y), "validation data", validation=batched(spoilt, y))
-    assert finding.verdict == "error" and "not finite" in finding.message, finding
+    assert finding.verdict == "error" and "non-finite" in finding.message, finding
 
 
 def test_strings_that_are_all_the_same_are_seen():
@@ -1522,7 +1524,7 @@ def test_what_a_function_of_the_dataset_keeps_is_named():
 
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
     found = only(model, batched(*table()).map(mapped), OVER_PASSES)
-    assert found.verdict == "warning" and "of ndarray" in found.message
+    assert found.verdict == "warning" and "(ndarray)" in found.message
 
 
 def test_memory_that_no_list_keeps_is_seen():

@@ -213,7 +213,7 @@ def test_an_optimizer_that_is_not_elementwise_is_refused_by_name(kind):
 
 
 def test_one_replica_and_no_bool_are_refused():
-    with pytest.raises(ValueError, match="needs several replicas, and this model has one"):
+    with pytest.raises(ValueError, match="needs several replicas, but this model has one"):
         net(shard_optimizer=True)
     with strategy(2).scope(), pytest.raises(ValueError, match="shard_optimizer=2 must be True or False"):
         net(shard_optimizer=2)

@@ -52,7 +52,7 @@ def test_a_file_that_nobody_changed_becomes_the_new_one(tmp_path, monkeypatch):
 
 def test_a_script_of_the_series_that_is_not_there_is_told_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = "no script 'scripts/train_photos.py' in .*; it is one of this series: `%run -m bigtrain_nb.unpack` puts it"
+    told = "no script 'scripts/train_photos.py' in .*; it belongs to this series: `%run -m bigtrain_nb.unpack` puts it"
     with pytest.raises(FileNotFoundError, match=told):
         bt.run_workers("scripts/train_photos.py")
     for other in ("scripts/mine.py", "conftest.py", "../bigtrain_nb/unpack.py"):
