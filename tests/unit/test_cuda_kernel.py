@@ -242,7 +242,7 @@ def twice(source=None, **changed):
 
 TEXT_OF = 'extern "C" __global__ void twice(%s) {}'
 REFUSED = {
-    "another name": (lambda: twice(name="thrice"), ValueError, 'no kernel thrice, only twice: declare it as extern "C"'),
+    "another name": (lambda: twice(name="thrice"), ValueError, 'only twice: declare it as extern "C"'),
     "C++ names": (lambda: twice("__global__ void twice(const float *x, float *y) {}"), ValueError, "only none"),
     "a scalar": (lambda: twice(TEXT_OF % "const float *x, float y"), TypeError, "float y of twice must be a pointer"),
     "half": (lambda: twice(TEXT_OF % "const half *x, float *y"), TypeError, "pointer to one of float, bfloat16, int"),
