@@ -115,8 +115,8 @@ def _shares_of_gpus(workers, gpus_per_worker):
         return [{}] * workers, ""
     each = len(gpus) // workers if gpus_per_worker is None else gpus_per_worker
     if each * workers > len(gpus) or each == 0:
-        asked = "" if gpus_per_worker is None else f", GPUs per worker: {gpus_per_worker}"
-        words = f"All workers run on the CPU: GPUs: {len(gpus)}, workers: {workers}{asked}."
+        asked = "" if gpus_per_worker is None else f", gpus_per_worker={gpus_per_worker}"
+        words = f"All workers run on the CPU (GPUs: {len(gpus)}, workers: {workers}{asked})."
         return [NO_GPU] * workers, words
     shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
     idle = len(gpus) - each * workers

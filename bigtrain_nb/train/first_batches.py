@@ -140,6 +140,8 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
     if is_python and is_read_once:
         return None if is_changed or any(map(all, zip(same, tells, strict=True))) else True
     read, read_again = _first_of(dataset), _first_of(dataset)
+    if not read_again:  # a generator that can be read only once
+        return True
     for part, reread, is_same in zip(parts, _by_part(read, read_again), same, strict=True):
         if not is_same and _distance(*part) > NOISE * _distance(*reread):
             return True

@@ -202,6 +202,16 @@ def test_what_is_changed_at_random_on_the_way_is_another_order_for_nobody(make, 
     refuse_another_order(make().batch(size), 0, 3, found, None)
 
 
+def test_another_order_of_a_generator_that_is_read_up_is_refused():
+    def once(numbers):
+        left = iter(numbers)
+        return tf.data.Dataset.from_generator(lambda: left, output_signature=tf.TensorSpec([], tf.float32)).batch(4)
+
+    found = seen(once(np.arange(16, dtype="float32")))
+    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+        refuse_another_order(once(np.arange(16, 0, -1, dtype="float32")), 0, 3, found, None)
+
+
 @pytest.mark.parametrize("name", ["words", "ragged", "sparse", "a scalar", "None", "positions", "letters"])
 def test_another_order_of_any_kind_of_batch_is_refused(name):
     found = seen(UNDISTURBED[name]().batch(6))

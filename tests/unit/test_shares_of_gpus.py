@@ -17,9 +17,9 @@ def visible(monkeypatch, gpus, workers, each=None):
         (["0", "1", "2", "3"], 2, None, ["0,1", "2,3"], "GPUs per worker: 2 of 4."),
         (["0", "1", "2", "3"], 2, 1, ["0", "1"], "GPUs per worker: 1 of 4; idle: 2."),
         (["0", "1", "2"], 2, None, ["0", "1"], "GPUs per worker: 1 of 3; idle: 1."),
-        (["0"], 2, None, ["-1", "-1"], "All workers run on the CPU: GPUs: 1, workers: 2."),
-        (["0", "1"], 2, 2, ["-1", "-1"], "All workers run on the CPU: GPUs: 2, workers: 2, GPUs per worker: 2."),
-        (["5"], 1, 0, ["-1"], "All workers run on the CPU: GPUs: 1, workers: 1, GPUs per worker: 0."),
+        (["0"], 2, None, ["-1", "-1"], "All workers run on the CPU (GPUs: 1, workers: 2)."),
+        (["0", "1"], 2, 2, ["-1", "-1"], "All workers run on the CPU (GPUs: 2, workers: 2, gpus_per_worker=2)."),
+        (["5"], 1, 0, ["-1"], "All workers run on the CPU (GPUs: 1, workers: 1, gpus_per_worker=0)."),
         ([], 2, 1, [None, None], ""),
     ],
 )
