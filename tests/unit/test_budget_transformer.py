@@ -157,12 +157,19 @@ def test_what_stage_3_has_in_one_piece():
 
 @pytest.mark.parametrize(
     ("policy", "optimizer", "bytes_each"),
-    [("mixed_bfloat16", "adamw", 18), ("mixed_float16", "sgd", 10), ("float32", "lion", 12), ("float8", "muon", 14)],
+    [("mixed_bfloat16", "adamw", 18), ("mixed_float16", "sgd", 10), ("float32", "lion", 12)],
 )
 def test_bytes_of_a_weight(policy, optimizer, bytes_each):
     states = memory(SMALL, Layout(), policy=policy, optimizer=optimizer).parts
     left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
     assert left == bytes_each * SMALL.weights
+
+
+def test_muon_keeps_one_value_for_a_matrix_of_a_block_and_two_for_all_else():
+    for layout, layers, weights in ((Layout(), 2, SMALL.weights), (Layout(2, 2), 1, None)):
+        matrices = layers * SMALL.matrices_of_a_layer / layout.tensor_parallel_size
+        weights = weights or (SMALL.weights_of_a_layer + SMALL.embeddings) / 2
+        assert memory(SMALL, layout, optimizer="muon")["optimizer state"] == pytest.approx(4 * (2 * weights - matrices))
 
 
 def test_memory_adds_logits_the_block_in_work_and_fragments():

@@ -93,12 +93,12 @@ class ClusterPlan(cards.Shown):
         """Parts of the plan that bigtrain_nb does not support, or implements with more bytes; a list of strings."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
-        others = amount((8 + 4 * SLOTS[self.optimizer]) * self.model.weights_outside_of_layers, "bytes")
+        slots = SLOTS["adamw" if self.optimizer == "muon" else self.optimizer]  # Muon is for the blocks' matrices
+        others = amount((8 + 4 * slots) * self.model.weights_outside_of_layers, "bytes")
         gathers = "gathers in 32 bits and prefetches no block: twice the bytes, none of it overlapped"
         if self.policy == "float32":
             gathers = "prefetches no block: none of it is overlapped"
-        kinds = self.layout.sizes
-        cuts = [kind for kind in kinds if kind != "data"]
+        cuts = [kind for kind in self.layout.sizes if kind != "data"]
         cases = [
             (bool(cuts), f"{' and '.join(cuts)} parallelism: by hand in notebook 09"),
             (stage == 1, f"shard_optimizer=True keeps full float32 weights, {whole} on each device"),

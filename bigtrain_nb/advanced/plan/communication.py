@@ -50,8 +50,6 @@ class Group:
         - 8 devices: 7/8 x 13.2 GB / 450 GB/s = 25.6 ms;
         - 16: between nodes 1/2 x 13.2 GB / (8 x 50 GB/s) = 16.5 ms, less than the 25.6 ms within: 25.6 ms;
         - 128: 15/16 x 13.2 GB / (8 x 50 GB/s) = 30.8 ms.
-
-        With one NIC the last would be 8 times that: 247 ms.
         """
         within = (self.near - 1) / self.near / self.link
         border = (self.nodes - 1) / self.nodes / (self.near * self.card)

@@ -10,8 +10,8 @@ BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2, "float8": 2}
 """Bytes per element that layers keep and send, for each policy. Weights stay in float32; with "float8" only matmuls use
 8 bits (Micikevicius et al. 2022), and activations and messages 16, as in torchtitan."""
 SLOTS = {"sgd": 0, "momentum": 1, "lion": 1, "muon": 1, "adam": 2, "adamw": 2}
-"""Float32 tensors that an optimizer keeps per weight. Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019;
-Lion: Chen et al. 2023; Muon (Jordan et al. 2024) keeps one per matrix; "momentum" is SGD(momentum=0.9)."""
+"""Float32 tensors that an optimizer keeps per weight; "momentum" is SGD(momentum=0.9). Adam: Kingma & Ba 2015; AdamW:
+Loshchilov & Hutter 2019; Lion: Chen et al. 2023; Muon: Jordan et al. 2024, with AdamW outside of blocks' matrices."""
 LOGITS = 8
 """Bytes per logit: 2 in 16 bits, 4 in float32, 2 for the gradient. Fitted to torchtitan's memory use of 2024, 2025."""
 FRAGMENTS = 1.05
@@ -122,11 +122,13 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     number = BYTES_OF[policy]
     lines = []
     weights = layout.weights_of_a_stage(model)
+    matrices = layout.layers_of_a_stage(model.layers) * model.matrices_of_a_layer / t
+    slots = SLOTS[optimizer] + (1 - matrices / weights if optimizer == "muon" else 0)
     state = {
         "weights": (4, 1),
         "16-bit copies": (number, 3),
         "gradients": (4, 2),
-        "optimizer state": (4 * SLOTS[optimizer], 1),
+        "optimizer state": (4 * slots, 1),
     }
     if layout.pipeline_parallel_size > 1:
         state["gradients"] = (4, 3)  # unsharded until the last micro-batch
@@ -136,7 +138,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
         del state["16-bit copies"]
     for name, (size, divided_from) in state.items():
         sharers = d if stage >= divided_from else 1
-        how = f"{amount(weights, 'parameters')} x {size} bytes / {sharers}"
+        how = f"{amount(weights, 'parameters')} x {size:.3g} bytes / {sharers}"
         lines.append(Line(name, size * weights / sharers, how))
     if stage == 3:
         lines.append(_gathered(model, layout, weights, number))
