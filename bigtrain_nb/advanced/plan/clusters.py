@@ -23,7 +23,7 @@ HIDDEN = {"data": 0.9, "tensor": 0.25, "pipeline": 0.25, "orthogonalization": 0.
 """The share of communication that overlaps with compute. With full sharding, three quarters to all of it: Llama 3.1 8 B
 takes 0.03 to 0.08 s more per step on 128 H100 than on 8, and communicates for 0.2 s (torchtitan, December 2024). With
 tensor parallelism, none to half of it: the next matmul waits, except where asynchronous tensor parallelism splits the
-communication, which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025). Muon's is exposed."""
+communication, which made steps 1.04 to 1.16 times as fast (torchtitan, December 2024, June 2025). Muon's is exposed."""
 SPREAD = 1.25
 """A plan's range is from a typical step divided by this to one multiplied by it. It contains nine in ten of the 16-bit
 runs on GPUs in `bigtrain_nb.series.published`. It is not a confidence interval."""
@@ -108,6 +108,7 @@ class ClusterPlan(cards.Shown):
             (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
             (self.layout.sharers < self.layout.data_parallel_size, "hybrid sharding"),
             (stage in (1, 3) and self.optimizer == "muon", "Muon with shard_optimizer or fully_shard"),
+            (self.optimizer == "muon", "Muon on 3-D kernels, as of MultiHeadAttention: Keras' leaves them to AdamW"),
             (self.policy == "float8", "float8"),
         ]
         return [words for holds, words in cases if holds]
