@@ -120,7 +120,8 @@ class Ratio(cards.Shown):
     def __str__(self):
         if self.verdict != "unclear":
             return f"{interval(self)}, {self.verdict}"
-        return f"{interval(self)}: too {'close' if 1 / CLOSE < self.median < CLOSE else 'noisy'} to call"
+        is_close = 1 / CLOSE < self.median < CLOSE
+        return f"{interval(self)}: {'too close to call' if is_close else 'too noisy to call'}"
 
     def _card(self):
         advice = f"; {self.advice}" if self.advice else ""

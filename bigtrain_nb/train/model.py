@@ -178,14 +178,13 @@ class Model(keras.Model):
 
         It keeps its class, methods and preprocessor, its `call`, `compute_loss` and `compute_metrics`, and its file
         format, which loads as the stock model without this package. A compiled model stays compiled, with its optimizer
-        state; a built optimizer is copied if ``shard_optimizer`` changes. ``settings`` are ``micro_batches``,
-        ``shard_optimizer``, ``fully_shard`` and ``reduce_dtype``; another call changes only those that are passed.
+        state; a built optimizer is copied if ``shard_optimizer`` changes. ``settings`` are those of `Model`; another
+        call changes only those that are passed.
 
         ``model`` may also be a function that builds one, for a model larger than the memory of one device: with
         ``fully_shard``, these layers' weights are sharded before they are created.
 
-        The settings apply to steps of the model whose `fit` is called. For a part of another model, like a GAN's
-        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` have no effect.
+        The settings apply to steps of the model whose `fit` is called, not of a larger model that contains it.
 
         Raises TypeError if ``model`` is not a Keras model, and for a custom `train_step` or `test_step` together with
         any setting or several replicas; ValueError for a model that was made outside this strategy's scope.
@@ -287,7 +286,7 @@ class Model(keras.Model):
             in_step = share.reduction.replicas > 1 and bool(assigned_together(self))
             step = sum_over_micro_batches(partial(self._forward_and_gradients, shown), share, in_step)
         pieces = step["logs"].pop(PIECES, None)
-        step = share.reduction.reduce(step, share)
+        step = share.reduction.reduce(step, share)  # gradients of the global batch, scaled, perhaps shards, not clipped
         if self._noise is not None:
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
