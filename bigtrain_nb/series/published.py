@@ -1,7 +1,7 @@
 """Published training runs of dense models, compared with the estimates of `bt.plan_cluster`.
 
-All were known when the plan's constants were chosen, so this is not a blind test. `RUNS` are 16-bit and float8 runs,
-`MOSAIC_ROWS` are more rows from one of their sources, `PAIRS` the same model on the same devices in both precisions.
+`RUNS` are 16-bit and float8 runs, `MOSAIC_ROWS` are more rows from one of their sources, `PAIRS` the same model on the
+same devices in both precisions. All these were known when the plan's constants were chosen: no blind test. `BLIND` is.
 """
 
 from dataclasses import dataclass, replace
@@ -314,7 +314,7 @@ EIGHT_BITS = (
 )
 RUNS = SIXTEEN_BITS + EIGHT_BITS
 
-_H100, _A100, _A100_40 = "H100", "A100 80 GB", "A100 40 GB"
+_H100, _A100, _A100_SMALL = "H100", "A100 80 GB", "A100 40 GB"
 _MORE = (  # model, length, devices, device type, batch, micro-batches, recompute, tokens/s per device
     (_MPT_1, 2048, 128, _H100, 1536, 1, "none", 44_123),
     (_MPT_1, 2048, 512, _H100, 6144, 1, "none", 39_837),
@@ -328,9 +328,9 @@ _MORE = (  # model, length, devices, device type, batch, micro-batches, recomput
     (_MPT_30, 4096, 8, _A100, 168, 21, "everything", 814),
     (_MPT_30, 8192, 8, _A100, 168, 21, "everything", 574),
     (_MPT_70, 2048, 32, _A100, 1024, 16, "everything", 373),
-    (_MPT_7, 2048, 128, _A100_40, 2304, 1, "everything", 3623),
-    (_MPT_30, 2048, 128, _A100_40, 768, 1, "everything", 865),
-    (_MPT_70, 2048, 64, _A100_40, 128, 1, "everything", 276),
+    (_MPT_7, 2048, 128, _A100_SMALL, 2304, 1, "everything", 3623),
+    (_MPT_30, 2048, 128, _A100_SMALL, 768, 1, "everything", 865),
+    (_MPT_70, 2048, 64, _A100_SMALL, 128, 1, "everything", 276),
 )
 MOSAIC_ROWS = tuple(
     Run(
@@ -347,6 +347,123 @@ MOSAIC_ROWS = tuple(
     for model, length, devices, on, batch, slices, again, rate in _MORE
 )
 """Rows of the table that MPT 7 B, 30 B and 70 B above come from: the same source, so they add little evidence."""
+
+OPT = "Zhang et al. 2022 (OPT), section 2.4"
+MEGASCALE = "Jiang et al. 2024 (MegaScale), table 2"
+AXLEARN = "Lee et al. 2025 (AXLearn), table 3"
+_GPT_175 = bt.Transformer(96, 12_288, 128, 64_000, 2048)
+_BLOOM = bt.Transformer(70, 14_336, 112, 250_880, 2048)
+_OPT = bt.Transformer(96, 12_288, 96, 50_272, 2048)
+_GLM = bt.Transformer(70, 12_288, 96, 150_528, 2048, hidden=32_768, gated=True)
+_NEOX = bt.Transformer(44, 6144, 64, 50_432, 2048, tied=False)
+_INTERN = replace(_LLAMA_7, vocabulary=103_168, length=2048)
+_TINY = bt.Transformer(22, 2048, 32, hidden=5632, key_value_heads=4, **{**_LLAMA_2, "length": 2048})
+_SMOL = bt.Transformer(36, 2048, 16, 128_256, 4096, hidden=11_008, gated=True, key_value_heads=4)
+_OLMO = bt.Transformer(64, 5120, 40, 100_352, 4096, tied=False, hidden=27_648, gated=True, key_value_heads=8)
+_APERTUS = bt.Transformer(80, 8192, 64, 131_072, 4096, tied=False, hidden=43_008, key_value_heads=8)
+_A100_80, _A100_40 = {"on": "A100 80 GB"}, {"on": "A100 40 GB"}
+_NO_INTERLEAVING = "stages are not interleaved, as they are in the plan"
+_QUOTED = "the figure is quoted from there by another publication"
+
+
+def _by_operations(model, operations):
+    """Return the tokens/s of a device that runs so many FLOP/s, with all of a block recomputed and counted."""
+    return operations / (model.flops(1, "everything").total / model.length)
+
+
+BLIND = (
+    _run(
+        *("BLOOM 176 B, 384 A100", "bigscience-workshop/bigscience, train/tr11-176B-ml", _BLOOM, 384, 2048),
+        *(2048 * 2048 / 104.70 / 384, _A100_80, _ALL, _STATE, _cut(4, 12)),
+        {"micro_batches": 128, "network": 50e9 / 8},
+        **{"memory": 59, "reports": "HFU", "differs": f"{_NO_INTERLEAVING}; four Omni-Path links a node"},
+    ),
+    _run(
+        *("GLM 130 B, 768 A100 40 GB", "THUDM/GLM-130B, logs/main-log-en.md", _GLM, 768, 4224),
+        *(4224 * 2048 / 88.5 / 768, _A100_40, _ALL, _STATE, _cut(4, 8)),
+        **{"reports": "HFU", "differs": f"{_NO_INTERLEAVING}; recomputation and ZeRO stage 1 are assumed"},
+    ),
+    _run(
+        *("OPT 175 B, 992 A100, TP 8", OPT, _OPT, 992, 992, _by_operations(_OPT, 147e12)),
+        *(_A100_80, _ALL, _ONCE, _cut(8)),
+        **{"differs": f'"up to"; recomputation, and that it is counted, are assumed; {_QUOTED}'},
+    ),
+    _run(
+        *("InternLM 7 B, 1024 A100", "InternLM/InternEvo, doc/en/train_performance.md", _INTERN, 1024, 8192, 3625),
+        *(_A100_80, _NONE, _STATE, {"shard_size": 8, "micro_batches": 4, "network": 50e9 / 8}),
+        differs="the network is given as 4 x 100 Gbit/s a node",
+    ),
+    _run(
+        *("TinyLlama 1.1 B, 16 A100 40 GB", "jzhang38/TinyLlama, README", _TINY, 16, 1024, 24_000),
+        *(_A100_40, _NONE, {"micro_batches": 8}),
+        **{"reports": "MFU", "differs": "gradients are reduced once a step"},
+    ),
+    _run(
+        *("GPT-NeoX 20 B, 96 A100 40 GB", "Black et al. 2022; EleutherAI/gpt-neox, configs/20B.yml", _NEOX, 96, 1536),
+        *(_by_operations(_NEOX, 117e12), _A100_40, _ALL, _STATE, _cut(2, 4), {"micro_batches": 32}),
+        **{"reports": "HFU", "differs": f"{_NO_INTERLEAVING}; {_QUOTED}"},
+    ),
+    _run(
+        *("GPT 175 B, 12,288 A100, MegaScale", MEGASCALE, _GPT_175, 12_288, 6144, 1_984_000 / 12_288),
+        *(_A100_80, _NONE, _STATE, _cut(8, 8)),
+        **{"reports": "MFU", "differs": "parallel blocks and sliding windows; that nothing is recomputed is assumed"},
+    ),
+    _run(
+        *("GPT 175 B, 12,288 A100, Megatron-LM", MEGASCALE, _GPT_175, 12_288, 6144, 1_466_800 / 12_288),
+        *(_A100_80, _NONE, _STATE, _cut(8, 8)),
+        **{"reports": "MFU", "differs": "that nothing is recomputed is assumed"},
+    ),
+    _run(
+        *("SmolLM3 3 B, 384 H100, TP 2", "huggingface/smollm, text/pretraining; its playbook", _SMOL, 384, 576),
+        *(14_000, _NONE, _ONCE, _cut(2), {"zero_stage": 0}),
+        **{"reports": "MFU", "differs": "the playbook says 13,500 to 14,000"},
+    ),
+    _run(
+        *("OLMo 2 32 B, 1024 H100", "allenai.org/blog/olmo2-32B; allenai/OLMo-core, OLMo2-32B.py", _OLMO, 1024, 2048),
+        *(1800, _ALL, _ONCE, {"shard_size": 256, "network": 25e9}),
+        **{"reports": "MFU", "differs": f"87 % of matmuls are recomputed; devices as in the code; {_QUOTED}"},
+    ),
+    _run(
+        *("Llama 2 70 B, 512 H100, AXLearn", AXLEARN, _LLAMA_70, 512, 1024, 1024 * 4096 / 9.2 / 512, _HALF),
+        **{"reports": "MFU", "differs": f"{HALF_ASSUMED}; {_QUOTED}"},
+    ),
+    _run(
+        *("Nemotron-4 340 B, 6144 H100, 8 x 12 x 64", "Adler et al. 2024, table 2", _NEMOTRON_340, 6144, 2304),
+        *(2304 * 4096 / 8.0 / 6144, _STATE, _NONE, _cut(8, 12)),
+        **{"reports": "MFU", "differs": f"that nothing is recomputed is assumed; {_QUOTED}"},
+    ),
+    _run(
+        *("Llama 2 7 B, 8 H100, MaxText", "NVIDIA/JAX-Toolbox, docs/frameworks/maxtext/README.md", _LLAMA_7, 8, 16),
+        *(22.19 * 4096 / 8, _NONE, _ONCE),
+        differs="policy minimal_flash: no matmul is recomputed",
+    ),
+    _run(
+        *("Apertus 70 B, 4096 GH200, nodes of 4", "Hernández-Cano et al. 2025, section 6.3.6", _APERTUS, 4096, 4096),
+        *(723, _NONE, _STATE, _cut(4, 8), {"devices_per_node": 4, "network": 25e9}),
+        **{"differs": f"planned as H100; limited to 660 W a module; {_QUOTED}"},
+    ),
+    _run(
+        *("Llama 3 8 B, 8 B200", "pytorch/ao, docs/source/workflows/training.md", _8, 8, 8, 8307.5),
+        *({"on": "B200"}, _ONCE, _HALF),
+        **{"memory": 33.71, "differs": '"power limited": by how much is not said'},
+    ),
+    _run(
+        *("Llama 2 7 B, 256 TPU v5p, AXLearn", AXLEARN, _LLAMA_7, 256, 1024, 1024 * 4096 / 2.5 / 256),
+        *({"on": "TPU v5p"}, _HALF),
+        **{"reports": "MFU", "differs": f"{HALF_ASSUMED}; {_QUOTED}"},
+    ),
+    _run(
+        *("GPT-3 175 B, 10,752 H100, float8", "mlcommons/training_results_v3.1, NVIDIA, gpt3", _GPT_3, 10_752, 2688),
+        *(5_154_997 / 10_752, _NONE, _STATE, _FLOAT_8, _cut(4, 8)),
+        **{"differs": f"that nothing is recomputed is assumed; {_QUOTED}"},
+    ),
+)
+"""Runs that were looked up after the constants were fixed (November 2026): not in RUNS.
+
+One row of a table for each program and kind of device. Settings and assumptions were written down before any run was
+planned. 11 of the 17 are inside their range; in the other six the plan is too fast. The median run is 0.87 times as
+fast as its typical plan, that of `RUNS` 1.02 times.
+"""
 
 # float8 with a scale per tensor. With one per row torchtitan's runs with TP 8 gained nothing: 0.85 (8 B), 1.00 (70 B).
 PAIRS = (  # model, parameters in billions, devices, tokens/s in 16 bits and in float8, source
