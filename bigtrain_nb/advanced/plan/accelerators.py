@@ -72,7 +72,7 @@ _HOPPER_500_W = {
 to the FLOP/s of a full H100, which these do not reach."""
 _BLACKWELL = {"efficiency": (0.40, 0.52, 0.60), "speedup_8": FLOAT_8, "network": 50e9}
 """Large: 0.48 (NVIDIA, 340 B on GB200 in 16 bits) to 0.75 (405 B, from its float8 run by the median pair). Small and
-medium as for Hopper: no dense training in 16 bits was found."""
+medium as for Hopper: the only 16-bit run that was found has 0.24 (torchao, 8 B, GPUs with less power)."""
 _BLACKWELL_ULTRA = {"efficiency": (0.40, 0.57, 0.70), "speedup_8": FLOAT_8, "network": 100e9}
 """GB300 is published in float8 only: derived from those runs by the median pair, and reduced by the factor by which
 NVIDIA's own runs on H100 are faster than typical ones."""
