@@ -27,7 +27,7 @@ _HOME = {
     "launch.strategy": ("strategy",),
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
-    "train.schedules": ("scaled_learning_rate", "warmup_cosine"),
+    "train.schedules": ("warmup_cosine",),
     "train.loss_scale": ("LossScaleHistory",),
     "launch.peak_memory": ("peak_memory",),
     # the workbook

@@ -25,7 +25,6 @@ from bigtrain_nb.launch.jobs import run_workers as run_workers
 from bigtrain_nb.launch.strategy import strategy as strategy
 from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
-from bigtrain_nb.train.schedules import scaled_learning_rate as scaled_learning_rate
 from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
 from bigtrain_nb.train.loss_scale import LossScaleHistory as LossScaleHistory
 from bigtrain_nb.launch.peak_memory import peak_memory as peak_memory

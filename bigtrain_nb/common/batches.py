@@ -16,6 +16,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits, sum_over_replicas
 
 _DISTRIBUTE = "experimental_distribute_dataset"
+_EXAMPLES = "examples of a log"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ class ReplicaBatch:
         times = _times(self.examples_of_all, length, self.reduction.replicas)
         return replace(self, data=data, places=places, examples=length, weight=weight, part=part, times=times)
 
+    def by_examples(self, logs):
+        """Return logs times the examples, for `means_of_logs`; other results are multiplied by `part`."""
+        part, examples = tf.cast(self.part, tf.float32), tf.cast(self.examples, tf.float32)
+        if self.weight is not None:
+            part = tf.math.divide_no_nan(part * examples, tf.cast(self.weight, tf.float32))
+        return {name: tf.math.multiply_no_nan(log, part) for name, log in {**logs, _EXAMPLES: 1.0}.items()}
+
+
+def means_of_logs(logs):
+    """Return the means over examples of logs that were summed, or averaged, over pieces."""
+    return {name: tf.math.divide_no_nan(log, logs[_EXAMPLES]) for name, log in logs.items() if name != _EXAMPLES}
+
 
 def share_of(data, reduction, micro_batches):
     """Return the `ReplicaBatch` for the batch of a replica."""
@@ -89,10 +102,14 @@ def _times(of_all, examples, replicas):
     return tf.math.divide_no_nan(tf.cast(of_all, tf.float32), tf.cast(replicas * examples, tf.float32))
 
 
+def losses_in(loss):
+    """Return the losses of ``compile(loss=...)``; Keras makes an instance of a class without arguments."""
+    return [one() if isinstance(one, type) else one for one in keras.tree.flatten(loss) if one is not None]
+
+
 def loss_reduction(loss):
     """Return the reduction that all losses of ``compile(loss=...)`` share: "mean", "mean_with_sample_weight", "sum"."""
-    losses = [one for one in keras.tree.flatten(loss) if one is not None]
-    kinds = {getattr(one, "reduction", "mean") for one in losses}
+    kinds = {getattr(one, "reduction", "mean") for one in losses_in(loss)}
     if kinds <= {"mean", "sum_over_batch_size"}:
         return "mean"
     if kinds in ({"mean_with_sample_weight"}, {"sum"}):
@@ -212,7 +229,7 @@ def checked_datasets(strategy, order, is_prediction):
 
 def ignored_class(loss):
     """Return the class that a loss ignores in its mean, None if there is none or it is not the only loss."""
-    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    losses = losses_in(loss)
     return getattr(losses[0], "ignore_class", None) if len(losses) == 1 else None
 
 

@@ -22,7 +22,7 @@ def write_bytes(path, content):
 
 def replace_atomically(path, write):
     """Let ``write(beside)`` write a temporary file in the same folder, with the same suffix; then rename it."""
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # a link stays, as when a file is opened for writing
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.part-of-{path.name}")
     try:

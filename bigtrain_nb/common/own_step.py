@@ -31,17 +31,3 @@ def full_outputs():
 
 def is_in_own_step(model):
     return getattr(_thread_state, "model", None) is model and not getattr(_thread_state, "inspects_outputs", False)
-
-
-class StepAwareModel:
-    """The class that is added to the model. Custom steps run inside these."""
-
-    stands_for_keras = True  # see `keras_compat.overriding`
-
-    def train_step(self, data):
-        with in_own_step(self):
-            return super().train_step(data)
-
-    def test_step(self, data):
-        with in_own_step(self):
-            return super().test_step(data)

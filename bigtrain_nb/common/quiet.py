@@ -2,12 +2,6 @@
 
 TensorFlow writes them to file descriptor 2 before any log level applies, so they are captured there, and shown if the
 import fails. Python warnings and later messages are unaffected.
-
-Example::
-
-    from bigtrain_nb import tf
-
-    print(tf.reduce_sum(tf.ones([3])))
 """
 
 import ctypes

@@ -1,10 +1,12 @@
 """Keep the state of Keras callbacks over a restart, such as how long `EarlyStopping` has waited."""
 
 import csv
+import io
 import os
 
 import numpy as np
 
+from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS
 from bigtrain_nb.common.quiet import keras
 
@@ -62,8 +64,9 @@ def _leave_out_rows_from(path, separator, epoch):
         rows = list(csv.reader(file, delimiter=separator))
     kept = [row for row in rows if row and not (row[0].isdecimal() and int(row[0]) >= epoch)]
     if kept != rows:
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, delimiter=separator).writerows(kept)
+        text = io.StringIO(newline="")
+        csv.writer(text, delimiter=separator).writerows(kept)
+        write_text(path, text.getvalue())
 
 
 def _named(callbacks):

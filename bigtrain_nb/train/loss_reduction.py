@@ -13,12 +13,7 @@ from weakref import finalize
 import numpy as np
 
 from bigtrain_nb.common.batches import named_tensors
-from bigtrain_nb.common.keras_compat import (
-    captured_variables_kept,
-    layers_that_add_losses,
-    mask_of,
-    outputs_of,
-)
+from bigtrain_nb.common.keras_compat import captured_variables_kept, layers_that_add_losses, mask_of, outputs_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
 
@@ -80,13 +75,15 @@ def check_losses(share, y_pred, sample_weight, watched, training):
             " examples in y instead. If it compares examples, leave out micro_batches and train on one device",
         )
     layers = layers_that_add_losses(model) if model.losses else []
-    adding = [layer.name for layer in layers if not adds_a_mean_only(layer)]
+    ignoring = [loss.name for loss in watched if loss.mask is not None]
+    is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and _has_mask(y_pred))
+    adding = [layer.name for layer in layers if is_weighted or not adds_a_mean_only(layer)]
     if adding:
         _warn(
             model,
             f"{', '.join(adding)} {'adds a loss' if len(adding) == 1 else 'add losses'} with add_loss or"
             " activity_regularizer, which a step averages over micro-batches and replicas: correct for a mean over"
-            " examples, but only a part of a sum over them",
+            " examples that all count the same, but only a part of a sum over them",
         )
     if kind == "sum" and share.micro_batches > 1 and model.losses:
         raise ValueError(
@@ -95,9 +92,7 @@ def check_losses(share, y_pred, sample_weight, watched, training):
         )
     if kind == "sum" or not watched or _is_only_loss(y_pred, watched):
         return
-    ignoring = [loss.name for loss in watched if loss.mask is not None]
-    masked = any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
-    if not ignoring and (not masked or (kind == "mean_with_sample_weight" and sample_weight is not None)):
+    if not ignoring and (not _has_mask(y_pred) or (kind == "mean_with_sample_weight" and sample_weight is not None)):
         return
     what = f"{ignoring[0]} leaves out positions" if ignoring else "its outputs have a mask"
     _warn(
@@ -108,6 +103,10 @@ def check_losses(share, y_pred, sample_weight, watched, training):
     )
 
 
+def _has_mask(y_pred):
+    return any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
+
+
 def _predictions(loss):
     return [each for each in tf.nest.flatten(loss.arguments[1]) if each.shape.rank]
 
@@ -115,7 +114,7 @@ def _predictions(loss):
 def _check_values(share, loss):
     """Refuse a loss that is an undeclared sum, of pairs, or stateful; warn of one not per example or not examinable."""
     model = share.model
-    if not loss.is_one_number and not loss.is_own:
+    if not loss.is_one_number and not loss.is_own and not _reduces_examples(loss):
         if loss.name.lower() == "circle":
             _warn_of_other_examples(model, loss)
         return
@@ -159,6 +158,12 @@ def _check_values(share, loss):
         )
     elif found == "not examined":
         _warn_of_unexamined(model, loss, words)
+
+
+def _reduces_examples(loss):
+    """Return whether the ``axis`` of a Keras loss, such as Dice, includes the examples."""
+    settings = {**vars(loss.loss), **getattr(loss.loss, "_fn_kwargs", {})}
+    return bool({0, -loss.arguments[1].shape.rank} & set(np.ravel(settings.get("axis"))))
 
 
 def _warn_of_other_examples(model, loss):

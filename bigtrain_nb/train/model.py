@@ -25,6 +25,7 @@ from bigtrain_nb.common.batches import (
     count_examples,
     dense,
     loss_reduction,
+    means_of_logs,
     sum_over_micro_batches,
 )
 from bigtrain_nb.common.checks import takes
@@ -91,12 +92,12 @@ class Model(keras.Model):
       layers' weights, gradients and optimizer state; a layer is gathered whenever it is computed: in the forward pass,
       and again in the backward pass. A regular expression for full names, a function of a layer, or a list of layers;
       with the same optimizers. The layers are changed in place, permanently.
-    - ``reduce_dtype="bfloat16"``: gradients are reduced between replicas in half the bytes.
+    - ``reduce_dtype="bfloat16"``: gradients are reduced between replicas in half the bytes, with 8 significant bits.
 
     The applied gradient is the mean over the global batch, however unevenly it splits. So are metrics whose variables
     are sums and counts, as in all Keras metrics: they are summed over replicas. A custom metric that keeps a mean in a
     variable shows a sum of means; keep a sum and a count instead. The result of a custom `compute_loss` is taken, as on
-    one device, as the mean over the examples that it was given, and `fit` warns if there are several pieces. These
+    one device, as the mean over the examples that it was given; `fit` warns if it does not call Keras' own. These
     differ from stock Keras on one device:
 
     - layers with batch statistics, random numbers or added losses, such as expert load balancing, see a micro-batch of
@@ -120,7 +121,6 @@ class Model(keras.Model):
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
     - the end of a dataset of unknown size is not counted as a step, in which weights would decay and a schedule would
       advance; nor as a batch in the means of losses and metrics, as in stock where batches have a known size
-    - ``reduce_dtype`` rounds gradients to bfloat16, with 8 significant bits
 
     If XLA compiles the steps of one device (``compile(jit_compile=True)``, automatic on a GPU),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
@@ -290,7 +290,8 @@ class Model(keras.Model):
         if self._noise is not None:
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
-        logs = {**step["logs"], **{name: log for name, log in self.get_metrics_result().items() if name in shown}}
+        of_step = means_of_logs(step["logs"]) if step["logs"] else {}
+        logs = {**of_step, **{name: log for name, log in self.get_metrics_result().items() if name in shown}}
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
@@ -349,9 +350,9 @@ class Model(keras.Model):
         # Logs that are not metrics
         shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         names.update(shown)
-        of_metrics, part = self.get_metrics_result(), tf.cast(share.part, tf.float32)
+        of_metrics = self.get_metrics_result()
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
-        logs = {name: tf.math.multiply_no_nan(value, part) for name, value in others.items()}
+        logs = share.by_examples(others) if others else {}
         if self._noise is not None:
             logs[PIECES] = self._noise.micro_batch_squares(gradients, counts, share.reduction.replicas)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
@@ -663,14 +664,8 @@ def _refuse_same_names(model):
     """Raise TypeError for a model with an attribute or method that ours would hide."""
     if isinstance(model, Model):
         return
-    for name in (
-        *SETTINGS,
-        "loss_scale",
-        "replica_reduction",
-        "choose_reduction",
-        "state_in_place",
-        "measure_gradients",
-    ):
+    ours = "loss_scale", "replica_reduction", "choose_reduction", "state_in_place", "measure_gradients"
+    for name in (*SETTINGS, *ours):
         if hasattr(model, name):
             raise TypeError(
                 f"{type(model).__name__} already defines {name!r}, a name that bt.Model needs: rename yours"
@@ -691,16 +686,15 @@ def _refuse_other_scope(model):
 
 def _refuse_shared_backups(model, callbacks):
     """Raise ValueError if workers back up into one folder, which the first would delete while others need it."""
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.BackupAndRestore) and callback.delete_checkpoint:
-            folder = zlib.crc32(os.path.abspath(callback.backup_dir).encode())
-            folders = all_gather(model.distribute_strategy, tf.identity)(tf.constant(folder, tf.int64)).tolist()
-            if len(set(folders)) < len(folders):
-                raise ValueError(
-                    f"BackupAndRestore({callback.backup_dir!r}) in several workers: each deletes the folder at the end"
-                    " while others use it, so all would be trained again. Use bt.Resume, which shares one folder, or"
-                    " give each worker its own folder, or set delete_checkpoint=False"
-                )
+    backups = [one for one in callbacks if isinstance(one, keras.callbacks.BackupAndRestore) and one.delete_checkpoint]
+    own = zlib.crc32(os.path.abspath(backups[0].backup_dir).encode()) if backups else 0
+    folders = all_gather(model.distribute_strategy, tf.identity)(tf.constant(own, tf.int64)).tolist()
+    if any(folders.count(folder) > 1 for folder in folders if folder):
+        raise ValueError(
+            "BackupAndRestore in several workers, with the same backup_dir: each deletes the folder at the end while"
+            " others use it, so all would be trained again. Use bt.Resume, which shares one folder, or give each worker"
+            " its own folder, or set delete_checkpoint=False"
+        )
 
 
 def _refuse_other_strategy(model):

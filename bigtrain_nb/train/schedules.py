@@ -1,20 +1,7 @@
-"""Learning rates for large batches: linear scaling, warm-up and decay."""
+"""Learning rates for large batches: warm-up and decay."""
 
 from bigtrain_nb.common.checks import integer, positive
 from bigtrain_nb.common.quiet import keras
-
-
-def scaled_learning_rate(rate: float, batch: int, base_batch: int) -> float:
-    """Return ``rate``, tuned for a batch size of ``base_batch``, scaled to ``batch``: rate * batch / base_batch.
-
-    The linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum and
-    warm-up. Raises ValueError for a rate that is not above 0 and for batch sizes that are not integers of at least 1.
-
-    Example::
-
-        print(bt.scaled_learning_rate(0.1, batch=1024, base_batch=256))  # 0.4
-    """
-    return positive("rate", rate) * integer("batch", batch, 1) / integer("base_batch", base_batch, 1)
 
 
 def warmup_cosine(peak: float, warmup_steps: int, total_steps: int) -> keras.optimizers.schedules.LearningRateSchedule:

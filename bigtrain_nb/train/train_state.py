@@ -2,10 +2,11 @@
 
 import json
 
+from bigtrain_nb.common.keras_compat import seed_generator
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
-_SAVED = ("epoch", "step", "length", "callbacks", "history", "seeds", "first_batches", "global_seed")
+_SAVED = ("epoch", "step", "length", "callbacks", "history", "seeds", "first_batches", "global_seed", "keras_seed")
 
 
 class TrainState(tf.train.experimental.PythonState):
@@ -20,6 +21,7 @@ class TrainState(tf.train.experimental.PythonState):
         self.seeds = []  # per replica: one with fewer micro-batches has drawn less often
         self.first_batches = []  # of this epoch, from `FirstBatches`
         self.global_seed = None  # TensorFlow's, on which shuffles depend
+        self.keras_seed = None  # the state of the generator of keras.random without a seed
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
         self._generators = [one for one in model.variables if id(one) not in weights]  # random number generators
@@ -33,11 +35,15 @@ class TrainState(tf.train.experimental.PythonState):
 
     def gather_seeds(self):
         """Note the state of each replica's seed generators."""
+        drawn = seed_generator.global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+        self.keras_seed = drawn and drawn.state.numpy().tolist()
         if self._generators:
             self.seeds = self._states().tolist()
 
     def assign_seeds(self):
         """Restore the state of each replica's generators; raise ValueError if the model's number of them differs."""
+        if self.keras_seed:
+            seed_generator.global_seed_generator().state.assign(self.keras_seed)
         saved = len(self.seeds[0]) if self.seeds else 0
         if saved != len(self._generators):
             raise ValueError(

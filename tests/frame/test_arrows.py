@@ -97,7 +97,6 @@ def test_each_package_uses_only_what_stands_below_it():
 
 
 STAYS = {  # stays in the helper, though only advanced packages use it
-    "StepAwareModel": "next to in_own_step",
     "custom_call": "notebook 07 has it from there",
     "gpu_memory": "next to the other questions to nvidia-smi",
     "is_in_own_step": "next to in_own_step, which Model enters",

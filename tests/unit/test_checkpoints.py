@@ -59,6 +59,20 @@ def two_networks(seed=1, build=True):
     return model
 
 
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + 0.1 * keras.random.normal(tf.shape(x))  # without a seed, from a generator of no layer
+
+
+def noisy_model(seed=1):
+    keras.backend.clear_session()  # as in a new process, with a new generator
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.Input((5,)), Noise(), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    tf.random.set_seed(0)
+    return model
+
+
 def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
     with pytest.raises(ValueError, match=r"of_first of two_networks\w* has no variables yet.* of_first.build"):
         Resume(tmp_path, two_networks(build=False))
@@ -67,7 +81,7 @@ def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
 CUT = pytest.param(cut_model, marks=pytest.mark.more("micro-batches on one device: those of two replicas are held"))
 
 
-@pytest.mark.parametrize("make", [CUT, scaled_model, stock_model, two_networks])
+@pytest.mark.parametrize("make", [CUT, scaled_model, stock_model, two_networks, noisy_model])
 def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     expected = train(Resume(tmp_path / "whole", make()))
     cut(tmp_path / "cut", BATCHES + 5, make)

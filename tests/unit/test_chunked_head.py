@@ -339,6 +339,10 @@ def one_number(y, y_pred):
     return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
 
 
+def ignoring(y, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True, ignore_class=-1)
+
+
 class ByItself(keras.losses.Loss):
     def __call__(self, y, y_pred, sample_weight=None):
         return one_number(y, y_pred)
@@ -347,6 +351,7 @@ class ByItself(keras.losses.Loss):
 IN_A_STEP = {
     "compares rows": ({"loss": against_the_mean}, "against_the_mean cannot be computed row by row: on random data"),
     "one number": ({"loss": one_number}, "the loss one_number cannot be computed row by row"),
+    "masks its values": ({"loss": ignoring}, "the loss ignoring cannot be computed row by row"),
     "reduces": ({"loss": ByItself()}, "the loss ByItself overrides __call__"),
     "no reduction": ({"loss": Sparse(reduction=None)}, "SparseCategoricalCrossentropy has reduction=None"),
     "maximum": ({"metrics": [Outermost()]}, "the metric outermost does not add up row by row: on random data"),

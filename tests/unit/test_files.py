@@ -19,6 +19,14 @@ def test_nobody_sees_half_of_a_file(tmp_path):
     assert [each.name for each in path.parent.iterdir()] == ["model.keras"]
 
 
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "scratch" / "best.keras", tmp_path / "best.keras"
+    write_bytes(target, b"old")
+    link.symlink_to(target)
+    write_bytes(link, b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new" and list(target.parent.iterdir()) == [target]
+
+
 def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     path = tmp_path / "a.h5"
     write_bytes(path, b"whole")

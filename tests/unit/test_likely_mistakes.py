@@ -115,8 +115,6 @@ MISTAKES = {
     "bt.Resume('checkpoints', MODEL).data(DATASET)": "must be a function of the epoch number",
     "bt.Resume('checkpoints', MODEL).data(lambda epoch: [1, 2])": "make_epoch(0) must return a tf.data.Dataset",
     "bt.Resume('checkpoints', MODEL).step_done()": "call step_done inside `for epoch in resume.epochs(count):`",
-    "bt.scaled_learning_rate('0.1', 32, 8)": "rate='0.1' must be a positive, finite number",
-    "bt.scaled_learning_rate(0.1, 0, 8)": "batch=0 must be an integer of at least 1",
     "bt.warmup_cosine(0.1, 100, 100)": "warmup_steps=100 must be an integer of at least 0 and at most 99",
     "bt.warmup_cosine(0.1, 0.1, 100)": "warmup_steps=0.1 must be an integer",
     "bt.warmup_cosine(nan, 10, 100)": "peak=nan must be a positive, finite number",

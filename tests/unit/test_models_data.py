@@ -268,6 +268,55 @@ def test_what_is_no_mean_over_examples_is_refused_or_warned_of():
         model.fit(np.ones((4, 3, 2)), np.ones((4, 1)), batch_size=4, verbose=0)
 
 
+class Sum(keras.losses.Loss):
+    def __init__(self):
+        super().__init__(reduction="sum")
+
+    def call(self, y, y_pred):
+        return tf.reduce_mean((y - y_pred) ** 2, -1)
+
+
+def test_a_loss_given_as_a_class_has_the_reduction_of_its_instance():
+    with on(1):
+        whole = fitted(plain(keras.Model), Sum)
+    with on(2):
+        model = fitted(plain(partial(bt.Model, micro_batches=3)), Sum)
+    assert distance(model, whole) < 1e-5
+
+
+class MeanTarget(keras.Model):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "target": tf.reduce_mean(y)}
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+def test_added_logs_are_means_over_examples_whatever_the_loss_is(reduction):
+    with on(2):
+        model = bt.Model.of(plain(MeanTarget), micro_batches=3)
+        model.compile(keras.optimizers.SGD(0.0), MSE(reduction))
+        data = tf.data.Dataset.from_tensor_slices((X[:11], Y[:11], WEIGHTS[:11])).batch(11)
+        assert model.fit(data, verbose=0).history["target"][0] == pytest.approx(Y[:11].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [keras.losses.Dice(axis=(0, 1)), keras.losses.CosineSimilarity(axis=0)])
+def test_a_loss_of_keras_over_the_axis_of_examples_is_warned_of(loss):
+    model = plain(partial(bt.Model, micro_batches=2))
+    model.compile("sgd", loss)
+    with pytest.warns(UserWarning, match="is one number for a batch, not one for each example"):
+        model.fit(X, abs(Y), batch_size=11, verbose=0)
+
+
+def test_activity_regularizers_are_warned_of_where_examples_count_differently():
+    inputs = keras.Input((6,))
+    model = bt.Model(inputs, layers.Dense(1, activity_regularizer="l2", name="kept")(inputs), micro_batches=2)
+    for reduction, warned in (("sum_over_batch_size", False), ("mean_with_sample_weight", True)):
+        model.compile("sgd", MSE(reduction))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            model.fit(X, Y, sample_weight=WEIGHTS, batch_size=11, verbose=0)
+        assert any("kept adds a loss" in str(one.message) for one in said) == warned
+
+
 VALID = np.random.default_rng(5).random((12, 5)) < np.linspace(0.1, 0.9, 12)[:, None]
 CLASSES = np.where(VALID, np.random.default_rng(6).integers(0, 4, (12, 5)), -1)
 SEQUENCES = np.random.default_rng(7).normal(size=(12, 5, 3)).astype("float32")

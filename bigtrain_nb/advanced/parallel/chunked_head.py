@@ -9,13 +9,8 @@ from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows, 
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
 from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become
-from bigtrain_nb.common.keras_compat import (
-    WatchedLoss,
-    mask_of,
-    patched_method,
-    with_mask,
-)
-from bigtrain_nb.common.own_step import StepAwareModel, is_in_own_step
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method, with_mask
+from bigtrain_nb.common.own_step import in_own_step, is_in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -66,10 +61,10 @@ def full_logits(model):
             object.__setattr__(model, "rows_of_logits", rows)
 
 
-class ChunkedHead(StepAwareModel):
-    """Mixin for the models that `chunk_head` changes."""
+class ChunkedHead:
+    """Mixin for the models that `chunk_head` changes. Custom steps run inside ours."""
 
-    stands_for_keras = True  # its compute_loss and compute_metrics are not the user's
+    stands_for_keras = True  # see `keras_compat.overriding`
     kept_in_copies = ("rows_of_logits",)
     _known = (None, None, None, None)  # loss, metrics and kind of batch already checked; how metrics count
 
@@ -79,6 +74,14 @@ class ChunkedHead(StepAwareModel):
         head = Head(self, ChunkedHead)
         hidden = head.hidden(inputs, training=training, mask=mask, **kwargs)
         return Deferred(head, hidden, self.rows_of_logits, training)
+
+    def train_step(self, data):
+        with in_own_step(self):
+            return super().train_step(data)
+
+    def test_step(self, data):
+        with in_own_step(self):
+            return super().test_step(data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):  # private: Keras
         compiled = self._compile_loss
