@@ -58,7 +58,7 @@ def test_tensorflow_does_not_look_for_cusolver_where_pip_puts_it():
 
 
 def test_the_stage_of_a_data_service_goes_to_a_gpu_where_there_is_one():
-    """Its functions then run there and crash the process: notebook 12 keeps it on the CPU, as a `map` after it does."""
+    """Its functions then run there and crash the process: notebook 01 keeps it on the CPU, as a `map` after it does."""
     from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
     def devices(stage):

@@ -1,4 +1,4 @@
-"""Notebook 12's scripts in cases that it does not cover: no answer, a lost server, and Keras' `fit`."""
+"""Scripts of notebooks 12 and 01 in cases that these do not cover: no answer, a lost server, and Keras' `fit`."""
 
 import socket
 from pathlib import Path
