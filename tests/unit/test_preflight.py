@@ -435,7 +435,7 @@ TAUGHT = {  # {(check, notebook that it refers to): words in that notebook}
     ("overfit one batch", "11"): "bt.find_overflow",
     ("label leakage", "10"): "labels shifted twice",
     ("train/validation overlap", "11"): "held-out examples reveal it",
-    ("padding", "11"): "**A lost mask.**",
+    ("padding", "11"): "## A lost mask",
     ("cross-example leakage", "11"): "**Cross-example leakage.**",
     ("label leakage", "11"): "**Label leakage.**",
     ("micro-batches", "05"): "## Batch normalization",

@@ -1,62 +1,127 @@
 """Exercises of notebook 11, "When it goes wrong"."""
 
+import itertools
 import math
 import threading
 
 import numpy as np
 
-from bigtrain_nb.series.traces import FAULTS, trace
-from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
 
 TIMEOUT = 5
 """Seconds that a worker waits for another in the exercise `together`."""
 
 
-def fault(spans):
-    names = [name for _, _, _, name in spans]
-    busy = dict.fromkeys(names, 0.0)
-    for start, end, _, name in spans:
-        busy[name] += end - start
-    total = max(end for _, end, _, _ in spans)
-    if busy.get("trace the function", 0) > total / 3:
-        return "retracing"
-    if busy.get("wait for a batch", 0) > total / 3:
-        return "input"
-    if busy.get("wait in all-reduce", 0) > total / 3:
-        return "another worker"
-    if names.count("operation") > 100:
-        return "op storm"
-    return "compute"
+def bad_nodes(nodes, links):
+    usual = np.median(list(links.values()))
+    slow = {pair for pair, rate in links.items() if rate < usual / 2}
+    bad, bad_nics = set(), set()
+    for report in nodes:
+        node = report["node"]
+        peers = [other["gflops"] for other in nodes if other["node"] != node]
+        if report["wrong"] > 0 or report["gflops"] < 0.9 * np.median(peers):
+            bad.add(node)
+        if all(pair in slow for pair in links if node in pair):
+            bad_nics.add(node)
+    return bad | bad_nics, {pair for pair in slow if bad_nics.isdisjoint(pair)}
+
+
+def _cluster(first, count, gflops=None, wrong=None, nics=(), slow=(), rates=None):
+    """Return the reports of nodes ``first``, ``first + 1``, ..., and their links: healthy, except for these faults."""
+    numbers = range(first, first + count)
+    nodes = []
+    for node in [*numbers[1::2], *numbers[::2]]:
+        speed = (gflops or {}).get(node, 100.0 + node % 3)
+        nodes.append({"node": node, "gflops": speed, "memory": 20.0, "wrong": (wrong or {}).get(node, 0)})
+    links = {}
+    for pair in itertools.combinations(numbers, 2):
+        is_slow = pair in slow or any(node in nics for node in pair)
+        links[pair] = (rates or {}).get(pair, 20.0 if is_slow else 100.0)
+    return nodes, links
+
+
+_CLUSTERS = {
+    "4 healthy nodes": (_cluster(0, 4), [], []),
+    "node 1 wrong, the NIC of node 2 slow": (_cluster(0, 4, wrong={1: 4}, nics=[2]), [1, 2], []),
+    "node 14 wrong in one repetition": (_cluster(12, 8, wrong={14: 1}), [14], []),
+    "one slow cable": (_cluster(0, 8, slow=[(2, 5)]), [], [(2, 5)]),
+    "two slow cables, both of node 3": (_cluster(0, 4, slow=[(0, 3), (1, 3)]), [], [(0, 3), (1, 3)]),
+    "a slow NIC, and a slow cable elsewhere": (_cluster(0, 8, nics=[5], slow=[(0, 1)]), [5], [(0, 1)]),
+    "a wrong node with a slow cable": (_cluster(0, 8, wrong={3: 2}, slow=[(3, 6)]), [3], [(3, 6)]),
+    "two slow nodes": (_cluster(0, 8, gflops={2: 10.0, 6: 85.0}), [2, 6], []),
+    "one node with a faster GPU": (_cluster(0, 8, gflops={4: 300.0}), [], []),
+    "a node at 0.9 of the others' median, a link at half of the median": (
+        _cluster(0, 6, gflops={0: 90.0, **dict.fromkeys(range(1, 6), 100.0)}, rates={(2, 3): 50.0}),
+        [],
+        [],
+    ),
+    "one link as fast as all others together": (_cluster(0, 4, nics=[0], rates={(1, 2): 1000.0}), [0], []),
+}
 
 
 @exercise(
-    fault,
-    takes="a list of spans (start, end, thread, name), in ms",
-    returns='"input", "op storm", "retracing", "another worker" or "compute"',
-    minutes=15,
+    bad_nodes,
+    takes="a list of reports, a dictionary each; {(node, node): MB/s}",
+    returns="the set of bad nodes, and the set of bad cables",
+    minutes=12,
     difficulty=3,
 )
-def _check_fault(answer):
-    """For each name, add up the durations of its spans, and compare them with the full trace. In three of the faults,
-    one name takes most of the time. In the other two, operations do: how many are there, and how long is each?"""
-    for seed in range(6):
-        for name in FAULTS:
-            expect(answer(trace(name, seed)), name, f"a trace of the fault {name!r} (seed {seed})")
-    larger = [(4 * start, 4 * end, thread, name) for start, end, thread, name in trace("compute", 0)]
-    expect(answer(larger), "compute", "a trace of a model that takes four times as long, without a fault")
+def _check_bad_nodes(answer):
+    """Begin with the set of slow links: those below half of the median of all links. A NIC is slow if every link of its
+    node is in this set. Which slow links remain when you leave out those of a slow NIC? For the speeds, a median of the
+    other nodes ignores a node that is far off; a mean does not."""
+    for what, ((nodes, links), bad, cables) in _CLUSTERS.items():
+        got = answer([dict(report) for report in nodes], dict(links))
+        if is_unfinished(got):
+            raise NotAttempted
+        if not isinstance(got, tuple) or len(got) != 2 or not all(isinstance(one, set | list | tuple) for one in got):
+            raise Wrong(f"{what}: expected a tuple of two sets, got {got!r}")
+        for found, expected, which in zip(got, (bad, cables), ("nodes", "cables"), strict=True):
+            expect(sorted(set(found)), expected, f"{what}: the bad {which}")
 
 
-@_check_fault.refuses("a trace of the fault 'op storm' (seed 0): expected 'op storm', got 'compute'")
-def _never_counts(spans):
-    found = fault(spans)
-    return "compute" if found == "op storm" else found
+@_check_bad_nodes.refuses("one slow cable: the bad nodes: expected [], got [2, 5]")
+def _any_slow_link(nodes, links):
+    bad, cables = bad_nodes(nodes, links)
+    return bad | {node for pair in cables for node in pair}, cables
 
 
-@_check_fault.refuses("expected 'op storm', got 'another worker'")
-def _the_longest_span(spans):
-    longest = max(spans, key=lambda span: span[1] - span[0])
-    names = {"wait for a batch": "input", "wait in all-reduce": "another worker", "trace the function": "retracing"}
-    return names.get(longest[3], "op storm")
+@_check_bad_nodes.refuses("two slow cables, both of node 3: the bad nodes: expected [], got [3]")
+def _most_links_slow(nodes, links):
+    bad, cables = bad_nodes(nodes, links)
+    slow = {node for node in range(len(nodes)) if sum(node in pair for pair in cables) > (len(nodes) - 1) / 2}
+    return bad | slow, {pair for pair in cables if slow.isdisjoint(pair)}
+
+
+@_check_bad_nodes.refuses("the NIC of node 2 slow: the bad cables: expected [], got [(0, 2), (1, 2), (2, 3)]")
+def _each_slow_link_is_a_cable(nodes, links):
+    usual = np.median(list(links.values()))
+    return bad_nodes(nodes, links)[0], {pair for pair, rate in links.items() if rate < usual / 2}
+
+
+@_check_bad_nodes.refuses("a wrong node with a slow cable: the bad cables: expected [(3, 6)], got []")
+def _no_cable_of_a_bad_node(nodes, links):
+    bad, cables = bad_nodes(nodes, links)
+    return bad, {pair for pair in cables if bad.isdisjoint(pair)}
+
+
+@_check_bad_nodes.refuses("node 14 wrong in one repetition: the bad nodes: expected [14], got []")
+def _once_is_an_accident(nodes, links):
+    return bad_nodes([report | {"wrong": max(0, report["wrong"] - 1)} for report in nodes], links)
+
+
+@_check_bad_nodes.refuses("two slow nodes: the bad nodes: expected [2, 6], got [2]")
+def _by_the_mean(nodes, links):
+    mean = np.mean([report["gflops"] for report in nodes])
+    slow = {report["node"] for report in nodes if report["gflops"] < 0.9 * mean}
+    healthy, cables = bad_nodes([report | {"gflops": 100.0} for report in nodes], links)
+    return healthy | slow, cables
+
+
+@_check_bad_nodes.refuses("one link as fast as all others together: the bad nodes: expected [0], got []")
+def _links_by_the_mean(nodes, links):
+    mean = np.mean(list(links.values()))
+    return bad_nodes(nodes, {pair: 20.0 if rate < mean / 2 else 100.0 for pair, rate in links.items()})
 
 
 def interval(save, between):
