@@ -18,9 +18,9 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     """Train a language model without full logits, on about ``rows`` of them at a time; return ``model``.
 
     Logits are [batch, length, vocabulary]: 1.6 GB in float32 for 8 x 1,024 tokens of GPT-2, and a step keeps
-    several of that size. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and `evaluate`
-    run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows. Only
-    [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
+    several of that size. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and
+    `evaluate` run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows.
+    Only [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
     Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 384 without a
     GPU, else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
 

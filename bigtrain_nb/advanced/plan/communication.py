@@ -76,7 +76,8 @@ def sent(model, layout, batch, number, recompute, slices, device, network, optim
       end, as in torchtitan and Megatron-LM. With hybrid sharding all this stays in a group of ``shard_size``, and the
       gradient shards are then summed across groups, once per step;
     - tensor: four times per block the output is reduce-scattered and gathered (Shoeybi et al. 2019; Korthikanti et al.
-      2022, section 4.2.2), six times where blocks are recomputed, five where half of each is;
+      2022, section 4.2.2), six times where blocks are recomputed, five where half of each is; the inputs that backward
+      passes gather again (a quarter more), overlapped there with matmuls, are not counted;
     - pipeline: the output of a virtual stage to the next stage and its gradient back, per micro-batch, by one NIC;
     - orthogonalization, of Muon: each device has some full matrices: it gathers their gradients in 16 bits from the
       devices that share them, and sends the updates back.
