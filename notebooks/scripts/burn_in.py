@@ -98,8 +98,10 @@ def main(faults):
     tested = [burn_in(device.name, node == faults.get("wrong_bit")) for device in devices]
     speeds, memories, wrong = zip(*tested, strict=True)
     streams, links = connect(node, addresses), {}
-    for number in range(1, len(addresses)):
-        other = node ^ number  # XOR: in each round every node has one partner
+    for number in range(1, 1 << (len(addresses) - 1).bit_length()):
+        other = node ^ number  # XOR: in each round every node has at most one partner
+        if other >= len(addresses):
+            continue
         slow = node == faults.get("slow_nic") or sorted([node, other]) == faults.get("slow_cable")
         rates = [round_trip(streams[other], node < other, DELAY * slow) for _ in range(TRIES)]
         if node < other:
