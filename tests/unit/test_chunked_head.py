@@ -351,7 +351,10 @@ class ByItself(keras.losses.Loss):
 IN_A_STEP = {
     "compares rows": ({"loss": against_the_mean}, "against_the_mean cannot be computed row by row: on random data"),
     "one number": ({"loss": one_number}, "the loss one_number cannot be computed row by row"),
-    "masks its values": ({"loss": ignoring}, "the loss ignoring cannot be computed row by row"),
+    "masks its values": (
+        {"loss": ignoring},
+        "the loss ignoring cannot be computed row by row: it could not be computed on random data (it masks its own",
+    ),
     "reduces": ({"loss": ByItself()}, "the loss ByItself overrides __call__"),
     "no reduction": ({"loss": Sparse(reduction=None)}, "SparseCategoricalCrossentropy has reduction=None"),
     "maximum": ({"metrics": [Outermost()]}, "the metric outermost does not add up row by row: on random data"),

@@ -83,10 +83,7 @@ class RowByRow:
                 with tf.control_dependencies(after):  # last, so that gradients are written over logits
                     values = self.loss.call(tf.cast(of(y), self.loss.dtype), tf.cast(logits, self.loss.dtype))
                 if mask_of(values) is not None and self.left() is None:
-                    raise ValueError(
-                        "it masks its values by itself: use a loss with ignore_class, such as"
-                        " keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)"
-                    )
+                    raise ValueError("it masks its own values: use SparseCategoricalCrossentropy(ignore_class=...)")
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
                 of_rows, *of_weights = tape.gradient(values, sources, of(upstream))

@@ -25,9 +25,8 @@ takes 0.03 to 0.08 s more per step on 128 H100 than on 8, and communicates for 0
 tensor parallelism, none to half of it: the next matmul waits, except where asynchronous tensor parallelism splits the
 communication, which made steps 1.04 to 1.16 times as fast (torchtitan, December 2024, June 2025). Muon's is exposed."""
 SPREAD = 1.25
-"""A plan's range is from a typical step divided by this to one multiplied by it. It contains nine in ten of the 16-bit
-runs on GPUs by which the constants were chosen, and 10 of 15 that were looked up later: there the plan is too fast
-(`bigtrain_nb.series.published`). It is not a confidence interval."""
+"""A plan's range, no confidence interval, is from a typical step divided by this to one multiplied by it. It contains 9
+in 10 of the 16-bit GPU runs in `bigtrain_nb.series.published`; in its blind test 10 of 15, the others being slower."""
 _CLASSES = ("small (below 3 B)", "medium (3 to 20 B)", "large (over 20 B)")
 AS_FAST = 1.1
 """Layouts within this factor count as equally fast: a plan is not more accurate."""
