@@ -314,7 +314,8 @@ def in_words(code):
         return "runs"
     if code >= 0:
         return f"exited with {code}"
-    return f"killed by {signal.Signals(-code).name}"
+    names = {one.value: one.name for one in signal.Signals}  # without most real-time signals
+    return f"killed by {names.get(-code, f'signal {-code}')}"
 
 
 def _end(stdin):

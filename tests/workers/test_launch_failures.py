@@ -82,6 +82,13 @@ def test_kill_9_of_a_worker(watch, capsys):
 
 
 @on_linux
+def test_a_signal_without_a_name(capsys):
+    job = run("os.kill(os.getpid(), 35)", workers=1, show=True)
+    assert job.codes == [-35] and "killed by signal 35" in repr(job)
+    assert "worker 0 failed: killed by signal 35" in capsys.readouterr().out
+
+
+@on_linux
 def test_what_workers_start_in_sessions_of_its_own_ends_with_the_job_and_before_a_restart(watch, tmp_path):
     code = """
     import subprocess
