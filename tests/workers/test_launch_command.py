@@ -85,16 +85,8 @@ def test_a_reader_that_goes_away(watch):
     watch.nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["gone.py"], "there is no script 'gone.py'"),
-        (["train.py", "--epochs", "3"], "unrecognized arguments: --epochs"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words, message, tmp_path, watch):
-    script(tmp_path, "pass")
-    done = shell(*words, cwd=tmp_path)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+def test_a_mistake_is_told_in_a_line(tmp_path, watch):
+    done = shell("gone.py", cwd=tmp_path)
+    assert done.returncode == 2 and "there is no script 'gone.py'" in done.stderr and "Traceback" not in done.stderr
     assert not done.stdout
     watch.nothing_left()
