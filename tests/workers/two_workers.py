@@ -74,11 +74,10 @@ def saving(folder):
 
 
 def files(strategy, model, folder, *more):
-    """Save twice to the same paths from both workers; return {file: is it complete?}, also of the callbacks' files."""
-    for _ in range(2):
-        model.save(f"{folder}/model.keras")
-        model.save(f"{folder}/model.h5")
-        model.save_weights(f"{folder}/model.weights.h5")
+    """Save to the same paths from both workers; return {file: is it complete?}, also of the callbacks' files."""
+    model.save(f"{folder}/model.keras")
+    model.save(f"{folder}/model.h5")
+    model.save_weights(f"{folder}/model.weights.h5")
     all_gather(strategy, tf.identity)(tf.constant(0))  # the chief has written
     found = {}
     for name in ("best.keras", "best.weights.h5", "model.keras", "model.h5", "model.weights.h5", *more):
