@@ -4,7 +4,7 @@
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline and training with their peers, plans with what was measured (long)
-# make engines install Ray, and run by hand what needs it (long)
+# make engines install Ray, and run by hand what needs it or a firewall (long)
 # make lint    style and spelling
 # make gpu     the tests for a machine with NVIDIA GPUs: does what is promised hold there?
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.

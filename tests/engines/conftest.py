@@ -1,7 +1,14 @@
-"""Run only on request, by `make engines`: a local Ray cluster.
+"""Run only on request, by `make engines`: a local Ray cluster, and a firewall between two hosts.
 
 They take minutes, and would often fail on a busy machine.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "workers"))
+
+from test_namespaces import hosts  # noqa: E402, F401
 
 
 def pytest_ignore_collect(config):
