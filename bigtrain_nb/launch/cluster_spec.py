@@ -12,13 +12,8 @@ from bigtrain_nb.common.addresses import host_and_port
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker"]
-ON_SERVERS = (
-    "bt.strategy() is for workers that train synchronously. Create a tf.distribute.ParameterServerStrategy in the chief"
-    " and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
-)
 # Variables by which other launchers tell a process that it is one of several.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
-SLURM = "SLURM's variables"
 SLURM_PORTS = range(20_000, 32_000)  # below Linux's ephemeral ports
 
 
@@ -63,19 +58,18 @@ class ClusterSpec:
         return {kind: addresses for kind, addresses in parts.items() if addresses}
 
     @property
-    def tasks(self):
-        """Each task: {"type": its kind, "index": its index within that kind}."""
-        return [{"type": kind, "index": i} for kind, some in self.cluster.items() for i in range(len(some))]
-
-    @property
     def tf_config(self):
         """The value of TF_CONFIG for this task."""
-        return json.dumps({"cluster": self.cluster, "task": self.tasks[self.rank]})
+        return json.dumps({"cluster": self.cluster, "task": self._task(self.rank)})
 
     def name(self, rank):
         """Return a task's name for messages, with its address: "worker 1 (host1:2222)"."""
-        task = self.tasks[rank]
-        return f"{task['type']} {task['index']} ({self.addresses[rank]})"
+        return "{type} {index} ({address})".format(**self._task(rank), address=self.addresses[rank])
+
+    def _task(self, rank):
+        if self.has_chief and rank == 0:
+            return {"type": "chief", "index": 0}
+        return {"type": "worker", "index": rank - self.has_chief}
 
 
 @dataclass(frozen=True)
@@ -109,20 +103,15 @@ def cluster_spec(environment=os.environ):
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
         found = _from_slurm(environment)
     else:
-        _refuse_other_launchers(environment)
+        for name in COUNTS:
+            count = environment.get(name, "")
+            if count not in ("", "0", "1"):
+                raise ValueError(
+                    f"{name}={count} says that this is one of several processes, but their addresses are missing: set"
+                    f" TF_CONFIG in each, like {EXAMPLE}, with that process's index; or unset {name} to train alone"
+                )
         return None
     return found if found.count > 1 else None
-
-
-def _refuse_other_launchers(environment):
-    """Raise ValueError if this is one of several processes that would each train alone."""
-    for name in COUNTS:
-        count = environment.get(name, "")
-        if count not in ("", "0", "1"):
-            raise ValueError(
-                f"{name}={count} says that this is one of several processes, but their addresses are missing: set"
-                f" TF_CONFIG in each, like {EXAMPLE}, with that process's index; or unset {name} to train alone"
-            )
 
 
 def why_alone(environment=os.environ):
@@ -139,7 +128,7 @@ def why_alone(environment=os.environ):
 
 def _from_slurm(environment):
     """Return the `Place` of a task that srun started. SLURM assigns no port: it is derived from the job and step."""
-    rank, count = _number("SLURM_PROCID", environment), _number("SLURM_STEP_NUM_TASKS", environment)
+    rank, count = int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"])
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
     host = _first_host(environment["SLURM_STEP_NODELIST"])
     here = environment.get("SLURMD_NODENAME", host)
@@ -149,25 +138,13 @@ def _from_slurm(environment):
             " --distribution=arbitrary"
         )
     port = SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
-    return Place(rank, count, f"{host}:{port}", SLURM, f"{count} tasks of SLURM's step {step}")
-
-
-def _number(name, environment):
-    """Return a variable's value, an integer of 0 or more."""
-    text = environment[name]
-    if not re.fullmatch(r"\d+", text):
-        raise ValueError(f"{name}={text!r} must be an integer of 0 or more, such as 2")
-    return int(text)
+    return Place(rank, count, f"{host}:{port}", "SLURM's variables", f"{count} tasks of SLURM's step {step}")
 
 
 def _first_host(nodes):
     """Return the first of SLURM's nodes: node09 of "node[09-11,14],login"."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)[0]
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first)
-
-
-def _is_address(text):
-    return re.fullmatch(r".+:\d{1,5}", text) is not None and 0 < host_and_port(text)[1] < 65536
 
 
 def _from_tf_config(text):
@@ -214,10 +191,12 @@ def _check_kinds(kinds):
             "TF_CONFIG has an evaluator, which does not take part in training: let it load checkpoints in a"
             " process without TF_CONFIG, or leave it out and pass validation_data to fit"
         )
-    if "master" in kinds:
-        raise ValueError('TF_CONFIG has a "master", as in TensorFlow 1: call it "chief"')
     if "ps" in kinds:
-        raise ValueError(f"TF_CONFIG has parameter servers (ps): {ON_SERVERS}")
+        raise ValueError(
+            "TF_CONFIG has parameter servers (ps): bt.strategy() is for workers that train synchronously. Create a"
+            " tf.distribute.ParameterServerStrategy in the chief and a tf.distribute.Server in the others, as"
+            " scripts/on_servers.py of notebook 12 does"
+        )
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(f"TF_CONFIG has the task type {kind!r}; it must be one of {', '.join(KINDS)}")
@@ -226,7 +205,8 @@ def _check_kinds(kinds):
 def _check_addresses(cluster):
     addresses = [address for some in cluster.values() for address in some]
     for address in addresses:
-        if not (isinstance(address, str) and _is_address(address)):
+        is_text = isinstance(address, str) and re.fullmatch(r".+:\d{1,5}", address)
+        if not is_text or not 0 < host_and_port(address)[1] < 65536:
             raise ValueError(f"TF_CONFIG's address {address!r} must be a host and a port, like host1:2222")
         if addresses.count(address) > 1:
             raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs its own host:port")

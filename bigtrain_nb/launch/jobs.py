@@ -22,7 +22,6 @@ from bigtrain_nb.launch import supervisor, worker_main
 TICK_SECONDS = 0.01
 MOST_PROCESSES = 256  # workers on one machine
 KEPT_LINES = 10_000  # at the start, and as many at the end, for each worker
-TIMED_OUT = 124
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
@@ -70,8 +69,6 @@ def run_workers(
         print(job.wait())  # [0, 0]
     """
     restarts = integer("restarts", restarts, 0)
-    if isinstance(workers, list | tuple):
-        raise ValueError(f"workers={workers!r} must be an integer: to continue with fewer, call run_workers again")
     workers = integer("workers", workers, 1, MOST_PROCESSES)
     not_negative("grace_period", grace_period, "seconds")
     if timeout is not None:
@@ -83,11 +80,9 @@ def run_workers(
         integer("gpus_per_worker", gpus_per_worker, 0)
     script, source = _script(script_or_code)
     shares, gpus_in_words = _shares_of_gpus(workers, gpus_per_worker)
-    tasks = [{"name": f"worker {index}", "environment": dict(shares[index])} for index in range(workers)]
-    for each in tasks:
-        each["environment"] |= {name: str(value) for name, value in (env or {}).items()}
+    added = {name: str(value) for name, value in (env or {}).items()}
     order = {
-        "tasks": tasks,
+        "environments": [share | added for share in shares],
         "command": [sys.executable, script, *map(str, arguments)],
         "source": source,
         "timeout": timeout,
@@ -174,18 +169,18 @@ class Job(Shown):
     """
 
     def __init__(self, order, gpus_in_words=""):
-        tasks = order["tasks"]
+        workers = len(order["environments"])
         self._gpus_in_words = gpus_in_words
-        self.names: list[str] = [task["name"] for task in tasks]
+        self.names: list[str] = [f"worker {index}" for index in range(workers)]
         self.addresses: list[str] = []
         self.pids: list[int] = []
-        self.codes: list[int | None] = [None] * len(tasks)
+        self.codes: list[int | None] = [None] * workers
         self.failed: int | None = None
         self.restarted = 0
         self.timed_out = False
         self.exit_code: int | None = None
         self._how = "run"
-        self._logs = [Lines() for _ in tasks]
+        self._logs = [Lines() for _ in range(workers)]
         self._unprinted = Lines()  # for `wait` to print
         self._cannot_start = None
         self._began = time.monotonic()
@@ -263,48 +258,36 @@ class Job(Shown):
         rows = []
         for name, pid, code, lines in zip(self.names, self.pids, self.codes, self._logs, strict=False):
             rows.append([name, str(pid), in_words(code), lines.newest()])
-        closing = "\n".join(filter(None, [self._gpus_in_words, self._who_can_reach_it()]))
-        return cards.table(caption, ["", "process", "state", "last line"], rows, closing)
-
-    def _who_can_reach_it(self):
-        if self.exit_code is not None:
-            return ""
-        ports = [address.rpartition(":")[2] for address in self.addresses]
-        return (
-            f"Anyone who can connect to this machine can use the TensorFlow ports ({', '.join(ports)})"
-            " without a password and access your files through them."
-        )
+        closing = [self._gpus_in_words] if self._gpus_in_words else []
+        if self.exit_code is None:
+            ports = [address.rpartition(":")[2] for address in self.addresses]
+            closing.append(
+                f"Anyone who can connect to this machine can use the TensorFlow ports ({', '.join(ports)})"
+                " without a password and access your files through them."
+            )
+        return cards.table(caption, ["", "process", "state", "last line"], rows, "\n".join(closing))
 
     def _note(self, event):
         """Process an event: a worker's line or exit code, or new values of attributes."""
+        say = self._unprinted.add
         if "text" in event:
-            self._hear(event["worker"], event["text"])
+            worker, text = event["worker"], event["text"]
+            self._logs[worker].add(text)
+            if self.failed in (None, worker):
+                say(f"{self.names[worker]} | {text}")
         elif "code" in event:
             self.codes[event["worker"]] = event["code"]
         elif "cannot_start" in event:
             self._cannot_start = event["cannot_start"]
-            self._say(f"-- {self._cannot_start}; stopping the job")
-        elif "over" in event:
-            self._finish()
+            say(f"-- {self._cannot_start}; stopping the job")
         else:
             vars(self).update(event)
             if event.get("restarted"):
-                self._say("-- all workers are restarted")
+                say("-- all workers are restarted")
             if event.get("failed") is not None:
-                self._say(f"-- {self._failure(self.failed)}; the others are stopped")
+                say(f"-- {self.names[self.failed]} failed: {in_words(self.codes[self.failed])}; the others are stopped")
             if self.timed_out:
-                self._say("-- the job's timeout has passed; all workers are stopped")
-
-    def _hear(self, worker, text):
-        self._logs[worker].add(text)
-        if self.failed in (None, worker):
-            self._say(f"{self.names[worker]} | {text}")
-
-    def _say(self, line):
-        self._unprinted.add(line)
-
-    def _failure(self, worker):
-        return f"{self.names[worker]} failed: {in_words(self.codes[worker])}"
+                say("-- the job's timeout has passed; all workers are stopped")
 
     def _finish(self):
         """Record the end of the job."""
@@ -314,7 +297,7 @@ class Job(Shown):
                     self.kill(index)
                 self.codes[index] = -signal.SIGKILL
         if self.timed_out:
-            code, how = TIMED_OUT, "were stopped by the job's timeout"
+            code, how = 124, "were stopped by the job's timeout"
         elif self.failed is not None:
             code, how = self.codes[self.failed], f"ended because {self.names[self.failed]} failed"
         elif self._cannot_start:
@@ -331,7 +314,8 @@ def in_words(code):
         return "runs"
     if code >= 0:
         return f"exited with {code}"
-    return f"killed by {signal.Signals(-code).name}"
+    names = {one.value: one.name for one in signal.Signals}  # without most real-time signals
+    return f"killed by {names.get(-code, f'signal {-code}')}"
 
 
 def _end(stdin):
@@ -343,13 +327,10 @@ def _end(stdin):
 def _listen(process, reference):
     """Pass the supervisor's events to a job, by a weak ``reference``, so that an unused job is garbage-collected."""
     with suppress(ValueError), process.stdout as events:  # half a line, if the supervisor was killed
-        for event in events:
-            _tell(reference, json.loads(event))
+        for event in map(json.loads, events):
+            if job := reference():
+                job._note(event)
+            del job  # while it waits
     process.wait()
-    _tell(reference, {"over": True})
-
-
-def _tell(reference, event):
-    job = reference()
-    if job is not None:
-        job._note(event)
+    if job := reference():
+        job._finish()

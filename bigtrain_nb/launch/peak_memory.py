@@ -14,7 +14,7 @@ import psutil
 
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.hardware import peak_resident, reset_peak
-from bigtrain_nb.launch.jobs import TIMED_OUT, in_words, run_workers
+from bigtrain_nb.launch.jobs import in_words, run_workers
 
 TIMEOUT_SECONDS = 600
 TRACEBACK_LINES = 12
@@ -68,25 +68,20 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
 
         print(bt.peak_memory(work, size=25_000_000))  # about 95 MiB
     """
-    return peak_within(TIMEOUT_SECONDS, function, arguments)
-
-
-def peak_within(seconds, function, arguments):
-    """Return the `Peak` of a function with a dictionary of arguments; raise TimeoutError after ``seconds``."""
     name = getattr(function, "__name__", repr(function))
     if not callable(function) or not takes(function, **arguments):
         given = ", ".join(arguments) or "no arguments"
         raise TypeError(f"function={function!r:.99} must be a function that can be called with {given}")
     packed = base64.b64encode(cloudpickle.dumps((function, arguments))).decode()
     paths = os.pathsep.join(filter(None, sys.path))
-    job = run_workers(CODE.format(packed=packed), 1, env={"PYTHONPATH": paths}, timeout=seconds)
+    job = run_workers(CODE.format(packed=packed), 1, env={"PYTHONPATH": paths}, timeout=TIMEOUT_SECONDS)
     (code,) = job.wait(show=False)
     lines = job.logs(0).splitlines()
     for line in lines:
         if line.startswith(ANSWER):
             return Peak(**json.loads(line.removeprefix(ANSWER)))
-    if job.exit_code == TIMED_OUT:
-        raise TimeoutError(f"{name} did not finish within {seconds:.0f} s and was stopped")
+    if job.timed_out:
+        raise TimeoutError(f"{name} did not finish within {TIMEOUT_SECONDS} s and was stopped")
     how = in_words(code)
     if code == -signal.SIGKILL:
         how += " (the system does this when memory runs out)"

@@ -145,9 +145,17 @@ def meet(spec, runs, deadline):
     if spec.rank > 0:
         chief, _ = report(spec, runs, deadline)
         to_the_chief.append(chief)
-    else:
-        with listening(spec, deadline) as server:
-            atexit.register(_wait_for_peers_to_end, gather(server, spec, runs, deadline))
+        return
+    with listening(spec, deadline) as server:
+        peers, runs_of = _accept_peers(server, spec, deadline)
+    problems = []
+    for rank, other in sorted(runs_of.items()):
+        problems += [f"{spec.name(rank)}: {each}" for each in differences(other, runs)]
+    if problems:
+        raise refusal(peers.values(), "the tasks' runs differ: " + "; ".join(problems))
+    for peer in peers.values():
+        send(peer, go=True)
+    atexit.register(_wait_for_peers_to_end, peers.values())
 
 
 def listening(spec, deadline):
@@ -176,24 +184,8 @@ def listening(spec, deadline):
         return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)  # behind NAT
 
 
-def gather(server, spec, runs, deadline):
-    """As the chief: return a connection to each other task, by rank, once all have come and run the same.
-
-    Raises RuntimeError, here and in all connected tasks, if one is missing at the deadline or runs something else.
-    """
-    peers, runs_of = _accept_peers(server, spec, deadline)
-    problems = []
-    for rank, other in sorted(runs_of.items()):
-        problems += [f"{spec.name(rank)}: {each}" for each in differences(other, runs)]
-    if problems:
-        raise refusal(peers.values(), "the tasks' runs differ: " + "; ".join(problems))
-    for peer in peers.values():
-        send(peer, go=True)
-    return peers
-
-
 def _accept_peers(server, spec, deadline):
-    """Return, by rank, a connection to each other task and its ``runs``, once all have come."""
+    """As the chief: return, by rank, a connection to each other task and its ``runs``, once all have come."""
     peers, runs_of = {}, {}
     came = queue.Queue()
     server.settimeout(PAUSE_SECONDS)
@@ -213,27 +205,22 @@ def _accept_peers(server, spec, deadline):
         with suppress(TimeoutError):
             peer, _ = server.accept()
             # in a separate thread, so that a slow one does not block the others
-            threading.Thread(target=_receive_report_into, args=(came, peer, spec), daemon=True).start()
+            threading.Thread(target=receive_report, args=(came, peer, spec), daemon=True).start()
         while not came.empty():
-            if heard_of := came.get():
-                rank, peer, what = heard_of
-                peers[rank], runs_of[rank] = peer, what  # replaces an earlier one, if the task was restarted
+            rank, peer, runs = came.get()
+            peers[rank], runs_of[rank] = peer, runs  # replaces an earlier one, if the task was restarted
 
 
-def _receive_report_into(came, peer, spec):
-    came.put(receive_report(peer, spec))
-
-
-def receive_report(peer, spec):
-    """Return a peer's rank, connection and ``runs``; None if it is not a task of this cluster."""
+def receive_report(came, peer, spec):
+    """Put a peer's rank, connection and ``runs`` into the queue ``came``, unless it is not a task of this cluster."""
     with suppress(OSError, TypeError, LookupError):
         said = receive_message(peer, time.monotonic() + MESSAGE_TIMEOUT_SECONDS)
         rank, runs = said["rank"], said["runs"]
         if said["group"] == spec.group and rank in range(1, spec.count) and isinstance(runs, dict):
-            return rank, peer, runs
+            came.put((rank, peer, runs))
+            return
         send(peer, waits_for=spec.group)
     peer.close()
-    return None
 
 
 def report(spec, runs, deadline):
@@ -245,7 +232,10 @@ def report(spec, runs, deadline):
         try:
             chief = socket.create_connection(host_and_port(spec.chief), MESSAGE_TIMEOUT_SECONDS)
             send(chief, rank=spec.rank, group=spec.group, runs=runs)
-            answer = _answer(chief, deadline)
+            until = deadline.until + MESSAGE_TIMEOUT_SECONDS  # so that the chief's wait ends first
+            answer = receive_message(chief, until) or {}
+            if "refused" in answer:
+                raise RuntimeError(answer["refused"])
             if "go" in answer:
                 return chief, answer
             reason = f"it waits for {answer['waits_for']}" if "waits_for" in answer else "it closed the connection"
@@ -305,14 +295,6 @@ class Deadline:
             print(f"{text}, for {now - self.began:.0f} s", flush=True)
 
 
-def _answer(chief, deadline):
-    """Return the chief's message, {} if it disconnects; raise RuntimeError with its reason if it refuses."""
-    said = receive_message(chief, deadline.until + MESSAGE_TIMEOUT_SECONDS) or {}  # so that the chief's wait ends first
-    if "refused" in said:
-        raise RuntimeError(said["refused"])
-    return said
-
-
 def refusal(peers, problem):
     """Send a problem to all these peers, and return it as an error."""
     for peer in peers:
@@ -330,7 +312,7 @@ def _wait_for_peers_to_end(peers):
     if hasattr(sys, "last_value"):
         return
     until = time.monotonic() + EXIT_TIMEOUT_SECONDS
-    left = list(peers.values())
+    left = list(peers)
     while left and (seconds := until - time.monotonic()) > 0:
         ended, _, _ = select.select(left, [], [], seconds)
         left = [peer for peer in left if peer not in ended]

@@ -6,6 +6,7 @@ Workers with different learning rates or versions of a file train together witho
 import hashlib
 import os
 import platform
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -27,12 +28,17 @@ def describe_run(may_differ=()):
     """
     if isinstance(may_differ, str):
         raise TypeError(f"may_differ={may_differ!r} must be a list of arguments: [{may_differ!r}]")
-    given = {name: value for name, value in arguments(sys.argv[1:]).items() if name not in may_differ}
-    runs = {f"argument {name}": value for name, value in given.items()}
+    given = arguments(sys.argv[1:])
+    runs = {f"argument {name}": value for name, value in given.items() if name not in may_differ}
     runs |= {f"file {name}": hashed for name, hashed in _own_files().items()}
     runs["Python"] = ".".join(platform.python_version_tuple()[:2])
     runs |= {package: version_of(package) for package in PACKAGES}
-    return runs | {variable: os.environ.get(variable) for variable in VARIABLES} | _of_keras()
+    runs |= {variable: os.environ.get(variable) for variable in VARIABLES}
+    return runs | {
+        "Keras' floatx": keras.config.floatx(),
+        "Keras' dtype policy": keras.config.dtype_policy().name,
+        "Keras' image data format": keras.config.image_data_format(),
+    }
 
 
 def differences(other, mine):
@@ -57,7 +63,7 @@ def arguments(words):
     values = {}
     name = None
     for place, word in enumerate(words, 1):
-        if word.startswith("-") and not _is_number(word):
+        if re.match(r"-(?![\d.])", word):  # not a negative number
             name, _, value = word.partition("=")
             values.setdefault(name, []).extend([value] if value else [])
         else:
@@ -70,36 +76,15 @@ def _own_files():
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is None or not Path(script).is_file():
         return {}
-    folder = Path(script).resolve().parent
-    files = {Path(script).resolve()}
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path and Path(path).suffix == ".py":
-            files.add(Path(path).resolve())
+    script = Path(script).resolve()
+    loaded = {Path(path).resolve() for module in list(sys.modules.values()) if (path := getattr(module, "__file__", 0))}
     installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
     hashes = {}
-    for path in files:
+    for path in {script, *(path for path in loaded if path.suffix == ".py")}:
         is_installed = any(path.is_relative_to(each) for each in installed)
-        if path.is_relative_to(folder) and not is_installed and path.is_file():
-            hashes[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+        if path.is_relative_to(script.parent) and not is_installed and path.is_file():
+            hashes[path.relative_to(script.parent).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return hashes
-
-
-def _of_keras():
-    """Return the global Keras settings that affect a model."""
-    return {
-        "Keras' floatx": keras.config.floatx(),
-        "Keras' dtype policy": keras.config.dtype_policy().name,
-        "Keras' image data format": keras.config.image_data_format(),
-    }
-
-
-def _is_number(word):
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _shown(value):

@@ -44,20 +44,14 @@ def strategy(
         return _alone()
     gpus = tf.config.get_visible_devices("GPU")
     spec = connect_all_tasks(found, describe_run(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
-    options = _options_for(gpus)
+    ways = tf.distribute.experimental.CommunicationImplementation
+    way = ways.NCCL if gpus else ways.RING  # on GPUs, TensorFlow's default is its ring (tensorflow issue 50178)
+    options = tf.distribute.experimental.CommunicationOptions(implementation=way)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     chief = ", the chief" if spec.rank == 0 else ""
-    role = (
-        f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs, summing by {options.implementation.value}"
-    )
+    role = f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs, summing by {way.value}"
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)
     return made
-
-
-def _options_for(gpus):
-    """Return options with NCCL on GPUs, where TensorFlow's default would be its ring (tensorflow issue 50178)."""
-    ways = tf.distribute.experimental.CommunicationImplementation
-    return tf.distribute.experimental.CommunicationOptions(implementation=ways.NCCL if gpus else ways.RING)
 
 
 def _alone():

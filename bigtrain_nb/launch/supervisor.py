@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TICK_SECONDS = 0.02
@@ -31,7 +31,6 @@ LATELY_SECONDS = 5.0
 LAST_WORDS_SECONDS = 3.0
 STEADY_SECONDS = 60.0  # a worker that fails after that long is restarted without a pause
 LONGEST_PAUSE_SECONDS = 30.0
-LEAST_PORT, MOST_PORT = 10_000, 65_535
 CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ephemeral ports
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -129,6 +128,12 @@ def pause_before_restart(known, failed):
     return min(2.0**doublings, LONGEST_PAUSE_SECONDS)
 
 
+def after_restart(known):
+    """Return what is known once the restart is counted."""
+    in_a_row = 1 if known.workers[known.end.worker].was_steady() else known.restarts_in_a_row + 1
+    return replace(known, restarts_left=known.restarts_left - 1, restarts_in_a_row=in_a_row, end=None)
+
+
 def first_to_fail(workers, failed):
     """Return which of the ``failed`` workers failed first, which is not always the first that ended.
 
@@ -151,9 +156,8 @@ class Worker:
         self.supervisor = supervisor
         self.index = index
         self.environment = environment
-        self.task = supervisor.tasks[index]
         self.code = None
-        self.began = self.ended = self.raised = 0.0
+        self.ended = self.raised = 0.0
 
     def start(self):
         self.began = time.monotonic()
@@ -168,7 +172,7 @@ class Worker:
                 preexec_fn=_end_with_supervisor if LIBC else None,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise CannotStart(f"{self.task['name']} could not be started: {_reason(error)}") from None
+            raise CannotStart(f"worker {self.index} could not be started: {_reason(error)}") from None
 
     def follow(self):
         """Send its source to standard input; then report its output and end."""
@@ -177,7 +181,7 @@ class Worker:
             reader.start()
             threading.Thread(target=self._wait, args=(reader,), daemon=True).start()
         except RuntimeError as error:
-            raise CannotStart(f"{self.task['name']} could not be started: {error}") from None
+            raise CannotStart(f"worker {self.index} could not be started: {error}") from None
 
     def signal(self, number):
         """Send a signal to it and its children."""
@@ -223,15 +227,15 @@ class Supervisor:
     def __init__(self, order):
         self.parent = os.getppid()
         self.order = order
-        self.tasks = order["tasks"]
-        self.deadline = math.inf
-        if order["timeout"] is not None:
-            self.deadline = time.monotonic() + order["timeout"]
+        deadline = math.inf if order["timeout"] is None else time.monotonic() + order["timeout"]
+        self.known = Known([], 0.0, order["grace_period"], deadline, order["restarts"])
         self.workers = []
-        self.restarts = self.restarts_in_a_row = 0
-        self.end, self.end_at = None, 0.0
         self.stopped = False
         self.lock = threading.Lock()
+
+    @property
+    def restarts(self):
+        return self.order["restarts"] - self.known.restarts_left
 
     def send_event(self, **event):
         """Send an event, one at a time; none if the parent has ended and only a forked child keeps the pipe open."""
@@ -254,40 +258,38 @@ class Supervisor:
 
     def start_all(self):
         """Start all workers, on free loopback ports."""
+        environments = self.order["environments"]
         try:
-            addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.tasks))]
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(len(environments))]
         except OSError as error:
-            raise CannotStart(f"127.0.0.1 has no {len(self.tasks)} ports for the workers: {_reason(error)}") from None
-        self.workers, self.end = [], None
-        for index, task in enumerate(self.tasks):
+            raise CannotStart(f"127.0.0.1 has no {len(environments)} ports for the workers: {_reason(error)}") from None
+        self.workers = []
+        for index, added in enumerate(environments):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            environment = os.environ | task["environment"] | {"TF_CONFIG": json.dumps(config)}
-            worker = Worker(self, index, environment)
+            worker = Worker(self, index, os.environ | added | {"TF_CONFIG": json.dumps(config)})
             worker.start()
             self.workers.append(worker)
-        self.send_event(addresses=addresses, failed=None, **self.state())
+        pids, codes = [worker.process.pid for worker in self.workers], [None] * len(self.workers)
+        self.send_event(addresses=addresses, failed=None, restarted=self.restarts, pids=pids, codes=codes)
         for worker in self.workers:
             worker.follow()
-
-    def state(self):
-        pids = [worker.process.pid for worker in self.workers]
-        return {"restarted": self.restarts, "pids": pids, "codes": [worker.code for worker in self.workers]}
 
     def watch(self):
         """Poll and carry out the next step, until the job is over."""
         while True:
             self.poll()
-            known = self.known()
-            step = next_step(known)
+            states = [worker.state() for worker in self.workers]
+            self.known = replace(self.known, workers=states, now=time.monotonic(), stopped=self.stopped)
+            step = next_step(self.known)
             if step.what == "end":
-                self.end, self.end_at = step, known.now
+                self.known = replace(self.known, end=step, end_at=self.known.now)
                 if step.cause in ("failure", "timeout"):
                     self.send_event(failed=step.worker, timed_out=step.cause == "timeout")
                 self.signal(signal.SIGTERM)
             elif step.what == "kill":
                 self.signal(signal.SIGKILL)
             elif step.what == "start all":
-                self.count_restart(known, known.end.worker)
+                self.known = after_restart(self.known)
                 self.kill_remaining()
                 self.start_all()
             elif step.what == "finish":
@@ -320,23 +322,6 @@ class Supervisor:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(TICK_SECONDS)
 
-    def known(self):
-        return Known(
-            workers=[worker.state() for worker in self.workers],
-            now=time.monotonic(),
-            grace_period=self.order["grace_period"],
-            deadline=self.deadline,
-            restarts_left=self.order["restarts"] - self.restarts,
-            restarts_in_a_row=self.restarts_in_a_row,
-            stopped=self.stopped,
-            end=self.end,
-            end_at=self.end_at,
-        )
-
-    def count_restart(self, known, worker):
-        self.restarts_in_a_row = 1 if known.workers[worker].was_steady() else self.restarts_in_a_row + 1
-        self.restarts += 1
-
     def signal(self, number):
         for worker in self.workers:
             if worker.code is None:
@@ -348,7 +333,7 @@ def free_ports(count):
 
     The system's ephemeral ports, if known, are excluded, because TensorFlow opens the ports only seconds later.
     """
-    candidates = range(LEAST_PORT, MOST_PORT + 1)
+    candidates = range(10_000, 65_536)
     with suppress(OSError):
         first, last = map(int, CLIENTS.read_text().split())
         candidates = [port for port in candidates if not first <= port <= last] or candidates

@@ -39,13 +39,13 @@ def cluster():
 class Training:
     """An unchanged script of the notebooks on the cluster, with its output in ``lines``."""
 
-    def __init__(self, cluster, folder, script, *arguments, at_least=1):
+    def __init__(self, cluster, folder, script, *arguments):
         program = folder / "train_on_ray.py"
         text = (SCRIPTS / "train_on_ray.py").read_text()
         for name, value in {
             "SCRIPT": str(script),
             "ARGUMENTS": [str(word) for word in (folder / "checkpoints", *arguments)],
-            "WORKERS": (at_least, 2),
+            "WORKERS": (1, 2),
             "EACH_WORKER": {"CPU": 1, "GPU": 0},
             "STORAGE": str(folder / "ray"),
         }.items():
@@ -126,12 +126,6 @@ def undisturbed(folder, script, *arguments, workers=2):
     return job
 
 
-def of_two_workers(folder, script, *arguments):
-    """Return the final weights of two workers of our launcher."""
-    undisturbed(folder, script, *arguments)
-    return weights_in(folder)
-
-
 def stretches(lines):
     """Return (number of workers, {step: loss}) for each start that trained."""
     found = []
@@ -141,16 +135,6 @@ def stretches(lines):
         elif told := as_told(line):
             found[-1][1][told["step"]] = told["loss"]
     return [(workers, losses) for workers, losses in found if losses]
-
-
-def test_two_workers_end_with_the_weights_of_ours_after_2048_steps(cluster, tmp_path):
-    settings = ["--examples", "16384", "--batch", "8", "--text", str(SCRIPTS.parents[1] / "bigtrain_nb")]
-    training = Training(cluster, tmp_path, "train_source.py", *settings, at_least=2)
-    assert training.code() == 0
-    assert training.steps[-1] == 2048
-    assert any("worker 1 of 2, with 0 GPUs, summing by RING, because of TF_CONFIG" in line for line in training.lines)
-    expected = of_two_workers(tmp_path / "ours", "train_source.py", *settings)
-    assert np.abs(weights_in(tmp_path / "checkpoints") - expected).max() < 1e-4
 
 
 def until_started(training, count):
@@ -169,26 +153,10 @@ def test_after_a_killed_worker_and_a_lost_node_the_weights_are_those_of_our_laun
     training.until(lambda: training.steps[-1] >= 700)
     cluster.remove_node(cluster.second, allow_graceful=False)
     assert training.code() == 0
+    assert any("worker 1 of 2, with 0 GPUs, summing by RING, because of TF_CONFIG" in line for line in training.lines)
     assert any("No strategy is needed" in line for line in training.lines) and training.steps[-1] == 2048
-    expected = of_two_workers(tmp_path / "ours", "train_source.py", *settings)
-    assert np.abs(weights_in(tmp_path / "checkpoints") - expected).max() < 1e-4
-
-
-def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
-    """With photographs: weights are not compared, because rounding grows to 0.5 in 900 steps."""
-    epochs = 120  # one worker trains alone for a minute, Ray's interval for checking capacity
-    training = Training(cluster, tmp_path, "train_photos.py", "--epochs", str(epochs), "--every", "10")
-    training.until(lambda: len(training.steps) > 30)
-    cluster.remove_node(cluster.second, allow_graceful=False)
-    until_started(training, 1)
-    cluster.add_node(**A_NODE)
-    until_started(training, 2)
-    assert training.code() == 0
-    assert training.steps[-1] == 24 * epochs
-    newest = 0
-    for step in training.steps:  # some lines come twice, late: both nodes read the same logs
-        assert step <= newest + 1
-        newest = max(newest, step)
+    undisturbed(tmp_path / "ours", "train_source.py", *settings)
+    assert np.abs(weights_in(tmp_path / "checkpoints") - weights_in(tmp_path / "ours")).max() < 1e-4
 
 
 def beside(whole, workers, losses):

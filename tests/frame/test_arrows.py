@@ -58,14 +58,7 @@ def test_the_helper_is_listed_first_and_each_package_once():
     assert [shelf for shelf, _ in groupby(shelf for shelf, *_ in ROWS)] == list(SHELVES)
     assert len(ROWS) + 1 == len(ROOMS)
     assert {room(module) for module in MODULES} == set(ROOMS)
-
-
-def test_the_helper_uses_nothing_above_it():
-    wrong = []
-    for module in MODULES:
-        if room(module) in HELPER:
-            wrong += [f"{module} uses {other}" for other in used(module) if room(other) not in HELPER]
-    assert sorted(wrong) == []
+    assert all(ROOMS[room] <= HELPER for room in HELPER), "the helper uses nothing above it"
 
 
 def test_the_helper_names_nothing_above_it_but_the_reductions_of_settings():

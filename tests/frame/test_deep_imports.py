@@ -5,10 +5,9 @@ the list may only get shorter: export a name from ``bt``, or move it to the seri
 """
 
 import ast
-import json
-from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+from test_lives import NODES
+
 DEEP = {
     "bigtrain_nb.advanced.parallel.cudnn": {"Settings", "backend_config"},
     "bigtrain_nb.common.addresses": {"answers"},
@@ -20,19 +19,9 @@ DEEP = {
 }
 
 
-def sources():
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if cell["cell_type"] == "code":
-                lines = "".join(cell["source"]).splitlines()
-                yield "\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in lines)
-    for path in sorted(NOTEBOOKS.rglob("scripts/**/*.py")):
-        yield path.read_text(encoding="utf-8")
-
-
 def test_no_more_is_imported_from_inside_the_package():
     found = {}
-    for node in (node for source in sources() for node in ast.walk(ast.parse(source))):
+    for node in NODES:
         if isinstance(node, ast.ImportFrom) and node.module.startswith("bigtrain_nb."):
             found.setdefault(node.module, set()).update(alias.name for alias in node.names)
         elif isinstance(node, ast.Import):

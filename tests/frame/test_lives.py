@@ -23,7 +23,7 @@ def cells():
             if cell["cell_type"] == "code":
                 lines = "".join(cell["source"]).splitlines()
                 yield ast.parse("\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in lines))
-    for path in sorted((NOTEBOOKS / "scripts").glob("*.py")):
+    for path in sorted((NOTEBOOKS / "scripts").rglob("*.py")):
         yield ast.parse(path.read_text(encoding="utf-8"))
 
 

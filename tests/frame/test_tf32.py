@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 CODE = """
 import numpy as np
@@ -37,6 +39,7 @@ def test_products_are_rounded_and_where_tf32_is_off_they_are_not():
     subprocess.run([sys.executable, "-c", CODE], env=environment, check=True)
 
 
+@pytest.mark.more("two processes that load TensorFlow, for an option of pytest")
 def test_the_option_reaches_this_process_and_those_that_it_starts(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     pytester.makepyfile(

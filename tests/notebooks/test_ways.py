@@ -133,15 +133,6 @@ def test_names_that_are_missing_are_found(cells, missing):
     assert said(cell_names.missing(notebook(*cells).cells)) == missing
 
 
-FORMED = ["# Title", "a = 1", "## Further\n", "## One", "b = a", "## Two", "c = a"]
-
-
-def test_a_way_and_sections_of_further_that_need_each_other_are_found():
-    assert names_missing_on_the_way(notebook(*FORMED)) + names_missing_in_further(notebook(*FORMED)) == []
-    assert names_missing_on_the_way(notebook("# Title", "a = b", *FORMED[2:])) == ["cell1 needs b"]
-    assert names_missing_in_further(notebook(*FORMED[:-1], "c = b")) == ["cell6 needs b"]
-
-
 @pytest.mark.parametrize(
     "cells, problems",
     [

@@ -1,10 +1,8 @@
-"""Parsing addresses, and the processes that listen at them."""
+"""Is there a server at an address? test_cluster_spec.py parses addresses."""
 
 import socket
 
-import pytest
-
-from bigtrain_nb.common.addresses import answers, host_and_port
+from bigtrain_nb.common.addresses import answers
 
 
 def test_who_listens_answers_and_who_has_gone_does_not():
@@ -13,10 +11,3 @@ def test_who_listens_answers_and_who_has_gone_does_not():
         assert answers(address) and answers(f"grpc://{address}")
     assert not answers(address)
     assert not answers("127.0.0.1:none")
-
-
-def test_a_host_may_be_written_with_brackets():
-    assert host_and_port("[::1]:80") == ("::1", 80)
-    assert host_and_port("node-3:8080") == ("node-3", 8080)
-    with pytest.raises(ValueError):
-        host_and_port("node-3:http")

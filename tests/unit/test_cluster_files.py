@@ -165,21 +165,15 @@ def test_a_worker_of_ray_runs_the_script_as_it_is(on_ray, tmp_path, monkeypatch)
         failing.worker(failing.train_loop_config)
 
 
-def test_in_a_training_of_rays_ray_is_asked_whether_a_node_will_go(monkeypatch):
-    train = ModuleType("ray.train")
-    infos = iter([None, "node 1"])
-    train.get_context = lambda: "a worker's"
-    train.get_preemption_info = lambda: next(infos)
-    monkeypatch.setitem(sys.modules, "ray.train", train)
-    noted = Preemption()
-    assert [noted.was_requested(), noted.was_requested()] == [False, True]
-
-
-def test_where_ray_is_loaded_and_did_not_start_this_it_is_not_asked(monkeypatch):
+def test_in_a_training_of_rays_ray_is_asked_whether_a_node_will_go_and_elsewhere_not(monkeypatch):
     def outside():
         raise RuntimeError("Ray Train function utilities not initialized.")
 
     train = ModuleType("ray.train")
-    train.get_context, train.get_preemption_info = outside, outside
+    infos = iter([None, "node 1"])
+    train.get_context, train.get_preemption_info = lambda: "a worker's", lambda: next(infos)
     monkeypatch.setitem(sys.modules, "ray.train", train)
+    noted = Preemption()
+    assert [noted.was_requested(), noted.was_requested()] == [False, True]
+    train.get_context = train.get_preemption_info = outside  # Ray is loaded, and did not start this process
     assert Preemption().was_requested() is False

@@ -21,6 +21,7 @@ examples = tf.data.Dataset.from_tensor_slices((tf.ones([32, 8]), tf.ones([32, 1]
 @pytest.fixture(autouse=True)
 def a_place_of_its_own(tmp_path, tmp_path_factory, monkeypatch, fresh_notes):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BIGTRAIN_NB_TIME_SCALE", "0.2")
     monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path_factory.getbasetemp() / "cache-of-examples"))
 
 

@@ -103,6 +103,8 @@ MISTAKES = {
     "bt.gpt(dropout=1)": "dropout=1 must be a number of at least 0 and below 1",
     "bt.gpt(nested_blocks='all')": "nested_blocks='all' must be True or False",
     "bt.devices('2')": "at_least='2' must be an integer of at least 1",
+    "bt.devices(2**70)": "must be an integer of at least 1 and at most 256",
+    "bt.mirrored(10**6)": "must be an integer of at least 1 and at most 256",
     "bt.devices(0)": "at_least=0 must be an integer of at least 1",
     "bt.mirrored(['CPU:0'])": "count=['CPU:0'] must be an integer of at least 1",
     "bt.mirrored(-1)": "count=-1 must be an integer of at least 1",

@@ -1,4 +1,7 @@
-"""Peak memory in a separate process: what it counts, its messages, and that nothing is left behind."""
+"""Peak memory in a separate process: what it counts, and its messages.
+
+tests/workers/test_launch_leftovers.py tests that the process ends with the one that started it.
+"""
 
 import base64
 import json
@@ -23,17 +26,13 @@ MIB = 2**20
 more_ends = pytest.mark.more("a process that loads TensorFlow for one more way in which it ends")
 
 
-def holds_starts_and_drops(mib, path):
+def holds_and_drops(mib):
     import numpy
 
-    held = numpy.ones(mib * MANY)
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with open(path, "w") as file:
-        file.write(str(left.pid))
-    del held
+    numpy.ones(mib * MANY)
 
 
-def raises(kind):
+def raises(kind, sent):
     print("a word on the way")
     raise KeyError(f"the {kind} is gone")
 
@@ -42,10 +41,11 @@ def dies():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def writes_its_id_and_waits(path):
-    with open(path + ".making", "w") as file:
-        file.write(str(os.getpid()))
-    os.rename(path + ".making", path)
+def exits_like_a_job_whose_timeout_has_passed():
+    sys.exit(124)
+
+
+def waits():
     time.sleep(600)
 
 
@@ -83,34 +83,16 @@ def test_with_a_gpu_the_number_is_its_peak_and_the_hosts_is_said_too(monkeypatch
     assert peak == peak.host and 20 < peak < 40 and peak.device is None
 
 
-def is_gone(pid, limit=60):
-    until = time.monotonic() + limit
-    while time.monotonic() < until:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_it_counts_what_the_function_holds_at_its_peak_and_what_it_started_ends_with_it(tmp_path):
-    path = tmp_path / "pid"
-    assert 190 < peak_memory(holds_starts_and_drops, mib=200, path=str(path)).host < 230
-    assert is_gone(int(path.read_text()))
+def test_it_counts_what_the_function_holds_at_its_peak():
+    assert 190 < peak_memory(holds_and_drops, mib=200).host < 230
 
 
 def test_what_it_raises_is_shown_with_its_lines():
     with pytest.raises(RuntimeError, match="the process of raises: exited with 1") as caught:
-        peak_memory(raises, kind="key")
+        peak_memory(raises, kind="key", sent="x" * 10**6)
     said = str(caught.value)
     assert said.endswith("KeyError: 'the key is gone'") and 'raise KeyError(f"the {kind} is gone")' in said
-    assert len(said.splitlines()) <= 1 + memory.TRACEBACK_LINES
-
-
-@more_ends
-def test_what_was_sent_there_is_not_in_the_error():
-    with pytest.raises(RuntimeError, match="KeyError") as caught:
-        peak_memory(raises, kind="x" * 10**6)
-    assert len(str(caught.value)) < 10_000
+    assert len(said.splitlines()) <= 1 + memory.TRACEBACK_LINES and len(said) < 10_000
 
 
 def test_what_cannot_be_sent_there_is_refused():
@@ -119,53 +101,16 @@ def test_what_cannot_be_sent_there_is_refused():
         peak_memory(lambda: lock.locked())
 
 
+@more_ends
 def test_a_process_that_dies_is_told():
     with pytest.raises(RuntimeError, match="the process of dies: killed by SIGKILL .*memory runs out"):
         peak_memory(dies)
-
-
-def id_of_child(path, limit=120):
-    until = time.monotonic() + limit
-    while not path.exists():
-        assert time.monotonic() < until, "the child has not begun"
-        time.sleep(0.05)
-    return int(path.read_text())
+    with pytest.raises(RuntimeError, match="exited with 124"):
+        peak_memory(exits_like_a_job_whose_timeout_has_passed)
 
 
 @more_ends
-def test_an_interrupt_ends_the_process(tmp_path):
-    path, found = tmp_path / "pid", []
-
-    def interrupt():
-        found.append(id_of_child(path))
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            peak_memory(writes_its_id_and_waits, path=str(path))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    thread.join()
-    assert is_gone(found[0])
-
-
-@more_ends
-def test_a_process_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+def test_a_process_that_takes_too_long_is_ended(monkeypatch):
     monkeypatch.setattr(memory, "TIMEOUT_SECONDS", 1)
-    with pytest.raises(TimeoutError, match="writes_its_id_and_waits did not finish within 1 s and was stopped"):
-        peak_memory(writes_its_id_and_waits, path=str(tmp_path / "pid"))
-
-
-def test_the_process_ends_with_a_killed_notebook(tmp_path):
-    path = tmp_path / "pid"
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_memory as t\n"
-        "t.peak_memory(t.writes_its_id_and_waits, path=sys.argv[2])"
-    )
-    with subprocess.Popen([sys.executable, "-c", code, os.path.dirname(__file__), str(path)]) as parent:
-        pid = id_of_child(path)
-        parent.kill()
-    assert is_gone(pid)
+    with pytest.raises(TimeoutError, match="waits did not finish within 1 s and was stopped"):
+        peak_memory(waits)

@@ -83,9 +83,11 @@ print(type(bt.load_model(sys.argv[3])).__name__, bt.load_model(sys.argv[3], micr
 """
 
 
-def test_all_names_loaded_leave_the_cpu_to_be_split():
-    done = python("import bigtrain_nb as bt; [getattr(bt, name) for name in bt.__all__]; print(len(bt.devices(3)))")
-    assert done.stdout == "3\n", done.stderr
+def test_all_names_loaded_leave_the_cpu_to_be_split_and_tensorflow_starts_without_a_word():
+    code = "import bigtrain_nb as bt; [getattr(bt, name) for name in bt.__all__]"
+    code += "; print(len(bt.devices(3)), float(bt.tf.ones(())))"
+    done = python(code, CUDA_VISIBLE_DEVICES="-1")
+    assert (done.stdout, done.stderr) == ("3 1.0\n", "")
 
 
 def test_an_import_changes_nothing_of_keras():
@@ -111,12 +113,6 @@ def test_an_unknown_name_lists_those_there_are():
         _ = bt.Pipelines
 
 
-def test_tensorflow_starts_without_a_word():
-    code = "from bigtrain_nb import tf; print(tf.reduce_sum(tf.ones([3])).numpy())"
-    done = python(code, CUDA_VISIBLE_DEVICES="-1")
-    assert (done.stdout.strip(), done.stderr) == ("3.0", "")
-
-
 def test_a_failing_start_of_tensorflow_shows_what_it_wrote():
     code = (
         "import os, sys\n"
@@ -131,12 +127,6 @@ def test_a_failing_start_of_tensorflow_shows_what_it_wrote():
     done = python(code)
     assert done.returncode == 1
     assert "the driver says no" in done.stderr and "no tensorflow here" in done.stderr
-
-
-def test_the_import_is_instant():
-    code = "import time; began = time.perf_counter(); import bigtrain_nb; print(time.perf_counter() - began)"
-    seconds = min(float(python(code).stdout) for _ in range(3))
-    assert seconds < 3 * 0.1, "the promise is 0.1 s; three times that allows for a busy machine"
 
 
 def test_the_memory_of_a_cpu_is_counted_on_any_machine():

@@ -2,11 +2,12 @@
 
 import errno
 import signal
+from dataclasses import replace
 
 import pytest
 
 from bigtrain_nb.launch import supervisor
-from bigtrain_nb.launch.supervisor import Known, State, Step, Supervisor, free_ports, next_step
+from bigtrain_nb.launch.supervisor import Known, State, Step, after_restart, free_ports, next_step
 
 RUNS = State()
 WELL = State(code=0, ended=10.0)
@@ -76,12 +77,12 @@ def test_the_pause_before_a_restart_grows_with_failures_in_quick_succession(in_a
 
 
 def test_restarts_are_counted_and_anew_after_one_that_ran_for_a_minute():
-    counting = Supervisor({"tasks": [], "timeout": None, "restarts": 9})
-    counted = []
+    known, counted = Known([], 0.0, restarts_left=9), []
     for ran in (5, 59, 60, 5):
-        counting.count_restart(Known([RUNS, State(code=1, began=10.0, ended=10.0 + ran)], 100.0), 1)
-        counted.append((counting.restarts, counting.restarts_in_a_row))
-    assert counted == [(1, 1), (2, 2), (3, 1), (4, 2)]
+        ended = [RUNS, State(code=1, began=10.0, ended=10.0 + ran)]
+        known = after_restart(replace(known, workers=ended, end=failure(1)))
+        counted.append((known.restarts_left, known.restarts_in_a_row, known.end))
+    assert counted == [(8, 1, None), (7, 2, None), (6, 1, None), (5, 2, None)]
 
 
 @pytest.mark.parametrize(

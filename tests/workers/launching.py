@@ -33,8 +33,5 @@ def ended(job, show=False):
 def waiting(*arguments, workers=2, **settings):
     """Return a job whose workers listen and wait, and their addresses."""
     job = bt.run_workers(SCRIPTS / "waits.py", workers, arguments=arguments, **settings)
-    return job, [address_of(job, index) for index in range(workers)]
-
-
-def address_of(job, index):
-    return eventually(lambda: "ready at" in job.logs(index) and job.logs(index).split()[-1])
+    eventually(lambda: all("ready at" in job.logs(index) for index in range(workers)))
+    return job, [job.logs(index).split()[-1] for index in range(workers)]

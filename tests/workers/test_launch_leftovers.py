@@ -31,9 +31,8 @@ def end(process):
     return out, err, process.returncode
 
 
-@pytest.mark.parametrize(("how", "arguments"), [("sleeps", []), ("waits", ["stubborn", "grandchild"])])
-def test_kill_9_of_the_kernel(how, arguments, watch):
-    process, addresses = kernel(how, *arguments)
+def test_kill_9_of_the_kernel(watch):
+    process, addresses = kernel("waits", "stubborn", "grandchild")
     assert all(map(listens, addresses))
     process.kill()
     assert end(process)[2] == -9

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from leftovers import eventually
 
 import bigtrain_nb as bt
 from bigtrain_nb import tf
@@ -24,13 +25,6 @@ SCRIPT = Path(__file__).parents[2] / "notebooks" / "scripts" / "model_server.py"
 ROWS = np.arange(8, dtype="float32").reshape(2, 4)
 
 
-def until(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def served(tmp_path, watch):
     """A job that serves the model "doubles", and its port."""
@@ -38,7 +32,7 @@ def served(tmp_path, watch):
     signature = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")])
     tf.saved_model.save(tf.Module(), os.fspath(folder), signatures={"serving_default": signature})
     job = bt.run_workers(SCRIPT, 1, arguments=[folder], timeout=200)
-    until(lambda: '{"port"' in job.logs(0) or job.exit_code is not None)
+    eventually(lambda: '{"port"' in job.logs(0) or job.exit_code is not None)
     (line,) = [line for line in job.logs(0).splitlines() if line.startswith('{"port"')]
     yield job, json.loads(line)["port"]
     job.stop()
@@ -75,4 +69,4 @@ def test_it_answers_refuses_and_is_missed_at_once(served, watch):
     with pytest.raises(grpc.RpcError):
         ask(port, ROWS)
     assert time.monotonic() - began < 30
-    until(lambda: not watch.processes())
+    eventually(lambda: not watch.processes())

@@ -1,7 +1,6 @@
 """The project template: two workers train it in a reader's folder, one is killed midway, nothing is lost."""
 
 import csv
-import shutil
 
 import numpy as np
 import pytest
@@ -26,8 +25,8 @@ def project(tmp_path_factory):
     return folder / "scripts" / "project"
 
 
-def start(project, folder, workers, **settings):
-    """Start a run of three epochs of eight steps, with its results in ``folder``."""
+def start(project, folder, **settings):
+    """Start a run of two workers and three epochs of eight steps, with its results in ``folder``."""
     chosen = yaml.safe_load((project / "settings.yaml").read_text())
     chosen |= {"folder": str(folder)}
     chosen["data"] |= {"examples": 256, "batch": 32}
@@ -35,7 +34,7 @@ def start(project, folder, workers, **settings):
     written = folder.with_suffix(".yaml")
     written.write_text(yaml.safe_dump(chosen))
     run = {"arguments": [written], "timeout": SECONDS, "env": ON_CPUS} | settings
-    return bt.run_workers(project / "train.py", workers, **run)
+    return bt.run_workers(project / "train.py", **run)
 
 
 def validation_losses(folder):
@@ -53,32 +52,31 @@ def test_a_reader_gets_all_of_it(project):
     assert named == FILES - {"README.md"}
 
 
-def test_a_run_that_was_killed_ends_as_one_that_was_not(project, tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    undisturbed = ended(start(project, whole, 2))
-    assert undisturbed.codes == [0, 0], undisturbed.logs(0)
-
-    job = start(project, killed, 2, restarts=1)
+@pytest.fixture(scope="module")
+def killed(project, tmp_path_factory):
+    """The results of a run in which worker 1 was killed in the second epoch."""
+    folder = tmp_path_factory.mktemp("killed") / "results"
+    job = start(project, folder, restarts=1)
     try:
         eventually(lambda: f'"step": {STEPS + 4}' in job.logs(0))
         job.kill(1)
     finally:
         ended(job)
     assert job.codes == [0, 0] and job.restarted == 1, job.logs(0)
+    assert '"step": 1,' in job.logs(0) and '"step"' not in job.logs(1)
+    return folder
 
-    assert len(validation_losses(whole)) == EPOCHS
+
+def test_a_run_that_was_killed_goes_on(killed):
+    losses = validation_losses(killed)
+    assert len(losses) == EPOCHS and losses[-1] < losses[0]
+    assert list((killed / "tensorboard" / "validation").iterdir())
+
+
+@pytest.mark.more("one more run: test_resume.py compares those that were killed bit by bit")
+def test_it_ends_as_one_that_was_not(project, killed, tmp_path):
+    whole = tmp_path / "whole"
+    undisturbed = ended(start(project, whole))
+    assert undisturbed.codes == [0, 0], undisturbed.logs(0)
     assert validation_losses(killed) == validation_losses(whole)
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(weights(killed), weights(whole), strict=True))
-    assert validation_losses(whole)[-1] < validation_losses(whole)[0]
-    assert list((whole / "tensorboard" / "validation").iterdir())
-    assert '"step": 1,' in undisturbed.logs(0) and '"step"' not in undisturbed.logs(1)
-
-
-@pytest.mark.more("a process for one wrong setting")
-def test_a_misspelt_setting_is_named(project, tmp_path):
-    copied = tmp_path / "project"
-    shutil.copytree(project, copied)
-    text = (copied / "settings.yaml").read_text()
-    (copied / "settings.yaml").write_text(text.replace("width:", "widht:"))
-    job = ended(bt.run_workers(copied / "train.py", 1, timeout=SECONDS, env=ON_CPUS))
-    assert job.codes == [1] and "unexpected keyword argument 'widht'" in job.logs(0)

@@ -1,18 +1,16 @@
 """bt.strategy(): the right choice for one device, several devices and workers, with clear errors."""
 
 import json
-import os
-import re
-import socket
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 
 import pytest
-import slurm_train
 from launching import ON_CPUS, run
 
 import bigtrain_nb as bt
+from bigtrain_nb.launch import rendezvous
+from bigtrain_nb.launch.cluster_spec import cluster_spec
+from bigtrain_nb.launch.same_run import describe_run
 from bigtrain_nb.launch.supervisor import free_ports
 
 in_processes = pytest.mark.more("processes that load TensorFlow for one sentence, or for what test_two_workers.py does")
@@ -43,11 +41,11 @@ def sum_of_all(value):
 def refused(monkeypatch, capsys):
     """Return a function: the error that `bt.strategy` raises before TensorFlow starts, without any output."""
 
-    def error(timeout, **environment):
+    def error(timeout, may_differ=(), **environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises((RuntimeError, ValueError)) as caught:
-            bt.strategy(timeout=timeout)
+            bt.strategy(timeout, may_differ)
         assert capsys.readouterr().out == ""
         return f"{caught.typename}: {caught.value}"
 
@@ -62,11 +60,17 @@ def one_of_two(peer, index=0, port=None):
     return {"TF_CONFIG": json.dumps(config)}
 
 
-@in_processes
-def test_one_device_needs_none():
-    code = "import bigtrain_nb as bt; print(bt.strategy().num_replicas_in_sync)"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | ON_CPUS, capture_output=True, text=True)
-    assert done.stdout == "No strategy is needed: one CPU, and no variables of several workers\n1\n", done
+def test_one_device_needs_none_and_a_slurm_job_whose_script_forgot_srun_is_warned(monkeypatch, capsys):
+    monkeypatch.setattr(bt.tf.config, "get_visible_devices", lambda kind: [])
+    assert bt.strategy().num_replicas_in_sync == 1
+    alone = "No strategy is needed: one CPU, and no variables of several workers\n"
+    assert capsys.readouterr().out == alone
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    bt.strategy()
+    said = capsys.readouterr().out
+    assert said.startswith("Warning: this process trains alone. This SLURM job has 4 tasks, but srun did")
+    assert said.endswith(alone)
 
 
 @in_processes
@@ -96,28 +100,16 @@ def test_who_does_not_come_or_answer_is_named(refused):
     assert error.startswith(f"RuntimeError: the chief, {peer}, did not answer within 0.3 s ("), error
 
 
-def test_a_port_that_is_taken_is_named(refused):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        error = refused(60, **one_of_two("127.0.0.1:1", port=port))
-    assert error.startswith(f"RuntimeError: port {port} of this task (TF_CONFIG) cannot be used: "), error
-
-
-@in_processes
-def test_workers_with_other_arguments_are_refused_before_they_train(watch):
-    code = """
-    import bigtrain_nb as bt
-    sys.argv += ["folder", "--rate", str(0.1 * (index + 1)), "--log-dir", f"logs/{index}"]
-    bt.strategy(may_differ=["--log-dir"])
-    print("training")
-    """
-    job = run(code, env=ON_CPUS, grace_period=60)
-    sentence = r"worker 1 \(127.0.0.1:\d+\): argument --rate is '0.2', the chief's is '0.1'\n"
-    assert job.codes == [1, 1]
-    for index in range(2):
-        assert re.search(rf"RuntimeError: the tasks' runs differ: {sentence}", job.logs(index) + "\n")
-        assert "training" not in job.logs(index)
-    watch.nothing_left()
+def test_other_arguments_are_refused_unless_they_may_differ(refused, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--rate", "0.1", "--log-dir", "logs/0"])
+    first, second = free_ports(2)
+    worker = cluster_spec(one_of_two(f"127.0.0.1:{first}", 1, second))
+    runs = describe_run(["--log-dir"]) | {"argument --rate": "0.2", "the number of GPUs": 0}
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(rendezvous.report, worker, runs, rendezvous.Deadline(60))
+        error = refused(60, ["--log-dir"], **one_of_two(f"127.0.0.1:{second}", 0, first))
+    assert error == f"RuntimeError: {other.exception()}"
+    assert error.endswith(f"differ: worker 1 (127.0.0.1:{second}): argument --rate is '0.2', the chief's is '0.1'")
 
 
 @in_processes
@@ -141,34 +133,3 @@ def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys)
     assert errors[0] == "worker 1 | ValueError: the planted one"
     assert shown.count("ValueError: the planted one") == 1
     watch.nothing_left()
-
-
-@in_processes
-def test_a_slurm_job_whose_script_forgot_srun_is_told_that_it_trains_alone():
-    code = "import bigtrain_nb as bt; bt.strategy()"
-    in_slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | ON_CPUS | in_slurm, capture_output=True, text=True
-    )
-    assert done.stdout.startswith("Warning: this process trains alone. This SLURM job has 4 tasks, but srun did"), done
-
-
-@in_processes
-def test_a_whole_training_by_what_slurm_tells(tmp_path, trained_here):
-    workers = []
-    try:
-        for rank in range(2):
-            told = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"}
-            told |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank)}
-            command = [sys.executable, slurm_train.__file__, tmp_path]
-            with open(tmp_path / f"{rank}.log", "w", encoding="utf-8") as log:
-                workers.append(subprocess.Popen(command, env=os.environ | ON_CPUS | told, stdout=log, stderr=log))
-        codes = [worker.wait(200) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    logs = [(tmp_path / f"{rank}.log").read_text(encoding="utf-8") for rank in range(2)]
-    assert codes == [0, 0], "\n".join(logs)
-    assert all("because of SLURM's variables\n" in log for log in logs)
-    assert slurm_train.weights_in(tmp_path) == pytest.approx(trained_here, rel=1e-5, abs=1e-6)

@@ -13,10 +13,15 @@ from bigtrain_nb.train.model import Model
 
 BATCH = 16
 COUNT = 3 * BATCH + 1  # the last batch has one example, so one worker has none
-CASES = {
-    "float32": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4, global_clipnorm=0.1), 1),
-    "mixed_float16": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4), 3),
-}
+EPOCHS = 2
+
+
+def adamw(**settings):
+    return keras.optimizers.AdamW(0.01, epsilon=1e-4, **settings)
+
+
+def clipping():
+    return adamw(global_clipnorm=0.1)
 
 
 def examples(count):
@@ -30,14 +35,14 @@ def batched(*tensors):
     return tf.data.Dataset.from_tensor_slices(tensors).batch(BATCH).with_options(options)
 
 
-def net(strategy, policy, optimizer, make=Model, **options):
+def net(strategy, optimizer=clipping, policy="float32", make=Model, steps=1, **options):
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(policy)
     with strategy.scope():
         inputs = keras.Input((6,))
         x = keras.layers.Dense(8, activation="tanh")(inputs)
         model = make(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
-        model.compile(optimizer(), "mse", metrics=["mae"])
+        model.compile(optimizer(), "mse", metrics=["mae"], steps_per_execution=steps)
     keras.config.set_dtype_policy("float32")
     return model
 
@@ -46,47 +51,88 @@ def weights(model):
     return [float(value) for weight in model.get_weights() for value in weight.ravel()]
 
 
-def train(strategy):
-    """Return the results of fit, evaluate and predict for each case."""
-    x, y = examples(COUNT)
-    results = {}
-    for policy, (optimizer, micro_batches) in CASES.items():
-        model = net(strategy, policy, optimizer, micro_batches=micro_batches)
-        data = batched(x, y)
-        history = model.fit(data, epochs=3, verbose=0, shuffle=False, validation_data=data).history
-        results[policy] = {
-            "history": {key: values[-1] for key, values in history.items()},
-            "evaluation": model.evaluate(data, verbose=0, return_dict=True),
-            "predictions": model.predict(batched(x), verbose=0).ravel().tolist(),
-            "weights": weights(model),
-            "scale": model.loss_scale,
-        }
-    return results
+def graph_of_step(strategy, model):
+    """Return the graph of a step on a worker."""
+    data = strategy.experimental_distribute_dataset(batched(*examples(COUNT)))
+    run = tf.function(lambda batch: strategy.run(model.train_step, (batch,)))
+    return run.get_concrete_function(next(iter(data))).graph
 
 
-def in_turn(strategy):
-    """Return the results of fit, evaluate and predict with three steps per execution; the last has only one."""
+def reductions(graph):
+    """Return the number of collective reductions in a graph."""
+    graph = graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return sum(node.op.startswith("CollectiveReduce") for node in nodes)
+
+
+def saving(folder):
+    """Return callbacks that save at the end of each epoch, both workers to the same paths."""
+    return [
+        keras.callbacks.ModelCheckpoint(f"{folder}/best.keras"),
+        keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True),
+    ]
+
+
+def files(strategy, model, folder, *more):
+    """Save to the same paths from both workers; return {file: is it complete?}, also of the callbacks' files."""
+    model.save(f"{folder}/model.keras")
+    model.save(f"{folder}/model.h5")
+    model.save_weights(f"{folder}/model.weights.h5")
+    all_gather(strategy, tf.identity)(tf.constant(0))  # the chief has written
+    found = {}
+    for name in ("best.keras", "best.weights.h5", "model.keras", "model.h5", "model.weights.h5", *more):
+        if name.endswith(".weights.h5"):
+            loaded = net(tf.distribute.get_strategy())
+            loaded.load_weights(f"{folder}/{name}")
+        else:
+            loaded = keras.saving.load_model(f"{folder}/{name}", compile=False)
+        found[name] = weights(loaded) == weights(model)
+    return found
+
+
+def train(strategy, steps=3, callbacks=()):
+    """Return a model trained in three micro-batches, and the results of fit, evaluate and predict.
+
+    The last execution has one step, and that one example.
+    """
     data = batched(*examples(COUNT))
-    model = net(strategy, "float32", CASES["float32"][0])
-    with strategy.scope():
-        model.compile(CASES["float32"][0](), "mse", metrics=["mae"], steps_per_execution=3)
-    model.fit(data, epochs=3, verbose=0, shuffle=False)
-    return {
+    model = net(strategy, steps=steps, micro_batches=3)
+    run = {"epochs": EPOCHS, "verbose": 0, "shuffle": False, "validation_data": data, "callbacks": [*callbacks]}
+    history = model.fit(data, **run).history
+    return model, {
+        "history": {key: values[-1] for key, values in history.items()},
         "evaluation": model.evaluate(data, verbose=0, return_dict=True),
         "predictions": model.predict(batched(examples(COUNT)[0]), verbose=0).ravel().tolist(),
         "weights": weights(model),
     }
 
 
+def trained(strategy):
+    folder = f"{sys.argv[1]}/files"
+    Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks create it too, in a race
+    backup = keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False)
+    model, results = train(strategy, callbacks=[*saving(folder), backup])
+    whole = files(strategy, model, folder, "backup/latest.weights.h5")
+    return results | {"files": whole, "collectives": reductions(graph_of_step(strategy, model))}
+
+
 def sharded(strategy):
-    """Train with a sharded optimizer, save a checkpoint and a file; return the weights and the optimizer state."""
-    model = net(strategy, "float32", CASES["float32"][0], shard_optimizer=True)
+    """Train with a sharded optimizer, save a checkpoint and files; return the weights and the optimizer state."""
+    model = net(strategy, shard_optimizer=True)
     resume = bt.Resume(f"{sys.argv[1]}/checkpoints", model)
     data = resume.data(lambda epoch: batched(*examples(COUNT)))
-    model.fit(data, initial_epoch=resume.epoch, epochs=3, shuffle=False, verbose=0, callbacks=[resume])
+    folder = f"{sys.argv[1]}/sharded"
+    Path(folder).mkdir(exist_ok=True)
+    run = {"initial_epoch": resume.epoch, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
+    model.fit(data, **run, callbacks=[*saving(folder), resume])
     model.save(f"{sys.argv[1]}/{strategy.cluster_resolver.task_id}.keras")
     state = [variable.numpy().tolist() for variable in model.optimizer.variables]
-    return {"weights": weights(model), "state": state}
+    shapes = {"CollectiveReduceV2": [], "CollectiveAllToAllV2": []}
+    for operation in graph_of_step(strategy, model).get_operations():
+        if operation.type in shapes:
+            shapes[operation.type].append(operation.inputs[0].shape.as_list())
+    whole = files(strategy, model, folder)
+    return {"weights": weights(model), "state": state, "files": whole, "collectives": shapes}
 
 
 def in_two_blocks():
@@ -104,14 +150,14 @@ def train_blocks(strategy, folder, **settings):
     """Train two blocks in micro-batches, save a checkpoint; return the model, and the error of `Resume` in a scope."""
     with strategy.scope():
         model = bt.Model.of(in_two_blocks, micro_batches=2, **settings)
-        model.compile(CASES["float32"][0](), "mse")
+        model.compile(clipping(), "mse")
         try:
             refused = bt.Resume(folder, model) and None
         except RuntimeError as error:
             refused = str(error)
     resume = bt.Resume(folder, model)
     data = resume.data(lambda epoch: batched(*examples(COUNT)))
-    model.fit(data, initial_epoch=resume.epoch, epochs=3, shuffle=False, verbose=0, callbacks=[resume])
+    model.fit(data, initial_epoch=resume.epoch, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[resume])
     return model, refused
 
 
@@ -144,105 +190,37 @@ def poison(strategy):
     x, y = examples(8 * BATCH)
     x[2 * BATCH] = x[6 * BATCH - 1] = np.inf
     record = Record()
-    model = net(strategy, "mixed_float16", keras.optimizers.Adam, micro_batches=3)
+    model = net(strategy, adamw, "mixed_float16", micro_batches=3)
     model.fit(batched(x, y), verbose=0, shuffle=False, callbacks=[record])
     return record.seen
 
 
-def graph_of(strategy, function, *arguments):
-    """Return the graph of a function on a worker."""
-    run = tf.function(lambda *arguments: strategy.run(function, arguments))
-    return run.get_concrete_function(*arguments).graph
-
-
-def graph_of_step(strategy, **options):
-    model = net(strategy, "float32", CASES["float32"][0], **options)
-    data = strategy.experimental_distribute_dataset(batched(*examples(COUNT)))
-    model.train_on_batch(*examples(BATCH))
-    return graph_of(strategy, model.train_step, next(iter(data)))
-
-
-def reductions(graph):
-    """Return the number of collective reductions in a graph."""
-    graph = graph.as_graph_def()
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    return sum(node.op.startswith("CollectiveReduce") for node in nodes)
-
-
-def in_slices(strategy):
-    """Return the number of reductions in a step of three micro-batches."""
-    return reductions(graph_of_step(strategy, micro_batches=3))
-
-
-def scattered(strategy):
-    """Return the input shapes of the all-reduces and all-to-alls in a step with a sharded optimizer."""
-    shapes = {"CollectiveReduceV2": [], "CollectiveAllToAllV2": []}
-    for operation in graph_of_step(strategy, shard_optimizer=True).get_operations():
-        if operation.type in shapes:
-            shapes[operation.type].append(operation.inputs[0].shape.as_list())
-    return shapes
-
-
-def sgd():
-    return keras.optimizers.SGD(0.1, momentum=0.9)
-
-
 def short(strategy):
-    """Return the weights after training with either type for gradient reduction."""
-    found = {}
-    for dtype in ("float32", "bfloat16"):
-        model = net(strategy, "float32", sgd, reduce_dtype=dtype)
-        model.fit(batched(*examples(COUNT)), verbose=0, shuffle=False)
-        found[dtype] = weights(model)
-    return found
+    """Return the weights after training with gradients reduced in 16 bits."""
+    model = net(strategy, reduce_dtype="bfloat16")
+    model.fit(batched(*examples(COUNT)), epochs=EPOCHS, verbose=0, shuffle=False)
+    return weights(model)
 
 
-def in_chunks(strategy, rows=3):
+def in_chunks(strategy, rows=3, callbacks=()):
     """Return weights, history and evaluation of a language model whose head is computed by so many rows."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = bt.Model.of(bt.gpt(vocabulary=32, length=5, width=8, layers=1, heads=2), micro_batches=2)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-        model.compile(sgd(), loss, weighted_metrics=["accuracy"])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, weighted_metrics=["accuracy"])
         bt.chunk_head(model, rows=rows)
     data = batched(*[np.random.default_rng(seed).integers(0, 32, (COUNT, 5)) for seed in range(2)])
-    history = model.fit(data, epochs=2, verbose=0, shuffle=False).history
+    history = model.fit(data, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[*callbacks]).history
     return {"weights": weights(model), "history": history, "evaluation": model.evaluate(data, verbose=0)}
 
 
-def files(strategy):
-    """Repeatedly save to the same paths from both workers; return which files were complete each time."""
-    whole = []
-    for sharded in (False, True):
-        model = net(strategy, "float32", sgd, shard_optimizer=sharded)
-        data = batched(*examples(COUNT))
-        folder = f"{sys.argv[1]}/files-{sharded}"
-        Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks create it too, in a race
-        callbacks = [
-            keras.callbacks.ModelCheckpoint(f"{folder}/best.keras"),
-            keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True),
-            keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False),
-        ]
-        for _ in range(2):
-            model.fit(data, verbose=0, shuffle=False, callbacks=callbacks[:2])
-            model.save(f"{folder}/model.keras")
-            model.save(f"{folder}/model.h5")
-            model.save_weights(f"{folder}/model.weights.h5")
-            expected = weights(model)
-            all_gather(strategy, tf.identity)(tf.constant(0))  # the chief has written
-            for name in ("best.keras", "model.keras", "model.h5", "best.weights.h5", "model.weights.h5"):
-                if name.endswith(".weights.h5"):
-                    loaded = net(tf.distribute.get_strategy(), "float32", sgd)
-                    loaded.load_weights(f"{folder}/{name}")
-                else:
-                    loaded = keras.saving.load_model(f"{folder}/{name}", compile=False)
-                whole.append(weights(loaded) == expected)
-        model.fit(data, epochs=3, verbose=0, shuffle=False, callbacks=callbacks[2:])
-        all_gather(strategy, tf.identity)(tf.constant(0))
-        loaded = net(tf.distribute.get_strategy(), "float32", sgd)
-        loaded.load_weights(f"{folder}/backup/latest.weights.h5")
-        whole.append(weights(loaded) == weights(model))
-    return whole
+def metered(strategy):
+    """Return the results of `in_chunks`, and those of a meter; the last batch has no example for the second worker."""
+    meter = bt.Meter(gradients=True)
+    results = in_chunks(strategy, callbacks=[meter])
+    here = sum(count for count, _ in meter._rounds) or meter._examples
+    return results | {"examples": meter.result.examples, "examples here": here}
 
 
 def stock(strategy):
@@ -254,7 +232,7 @@ def stock(strategy):
 
     raised = []
     for make in (keras.Model, Built):
-        model = net(strategy, "float32", sgd, make)
+        model = net(strategy, make=make)
         try:
             model.fit(batched(*examples(COUNT)), verbose=0, shuffle=False)
         except Exception as error:  # noqa: BLE001
@@ -262,35 +240,7 @@ def stock(strategy):
     return raised
 
 
-def metered(strategy):
-    """Return the results of a worker's meter; the last batch has one example, none for the second worker."""
-    with strategy.scope():
-        model = bt.Model.of(in_two_blocks(), micro_batches=2)
-        model.compile("sgd", "mse")
-    meter = bt.Meter(gradients=True)
-    history = model.fit(batched(*examples(COUNT)), epochs=3, verbose=0, shuffle=False, callbacks=[meter]).history
-    result = meter.result
-    return {
-        "examples": result.examples,
-        "examples here": sum(count for count, _ in meter._rounds) or meter._examples,
-        "gradients": [history["gradient_norm"], history["noise_scale"]],
-    }
-
-
-JOBS = (
-    train,
-    in_turn,
-    sharded,
-    fully,
-    poison,
-    in_slices,
-    scattered,
-    short,
-    in_chunks,
-    files,
-    metered,
-    stock,
-)
+JOBS = (trained, sharded, fully, poison, short, metered, stock)
 
 if __name__ == "__main__":
     strategy = bt.strategy()

@@ -1,8 +1,7 @@
 """Act as a notebook's kernel: ``launches.py HOW [ARGUMENT ...]`` runs two workers of waits.py with the arguments.
 
-It prints their addresses as a line of JSON once they are ready. Then, by HOW, it waits for the job, "sleeps", or
-"forks" a child that inherits all open files, and sleeps; with "stops" it forks, stops the job after reading a line,
-and sleeps.
+It prints their addresses as a line of JSON once they are ready. Then, by HOW, it "waits" for the job, or "forks" a
+child that inherits all open files, and sleeps; with "stops" it forks, stops the job after reading a line, and sleeps.
 """
 
 import json

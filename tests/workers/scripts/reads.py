@@ -1,3 +1,0 @@
-"""A worker that asks for input."""
-
-input()
