@@ -64,9 +64,7 @@ class ChunkedAttention:
     """Mixin for the layers that `chunk_attention` changes."""
 
     way = "chunks"
-
-    def state_in_place(self):
-        return {"chunks": self.chunks}
+    kept_in_copies = ("chunks",)
 
     def chunk_rows(self, length):
         """Return the rows per chunk for ``length`` queries; both may be tensors."""
@@ -91,7 +89,6 @@ class RowwiseMask:
 
     given: object
     is_causal: bool
-    meaning: object = None  # see masks.py
 
     def of_rows(self, start, count, keys):
         mask = self.given
