@@ -16,7 +16,6 @@ from bigtrain_nb.advanced.parallel.shards import Unsharded
 from bigtrain_nb.advanced.plan.graph import before
 from bigtrain_nb.common import replicas
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import is_shard
 
 layers = keras.layers
 X, Y = examples(60)
@@ -314,21 +313,6 @@ def test_shards_of_the_optimizer_become_shards_of_layers_with_its_state():
         model.shard_optimizer, model.fully_shard = False, BLOCKS
         model.fit(UNEVEN.skip(2), verbose=0, shuffle=False)
     assert distance(model, alone()) < EQUAL
-
-
-def test_an_embedding_and_a_gpt_are_sharded():
-    def trained_gpt(count, **settings):
-        tokens = np.random.default_rng(0).integers(0, 20, (12, 9))
-        keras.utils.set_random_seed(1)
-        with on(count):
-            model = bt.Model.of(lambda: bt.gpt(20, 8, 16, 1, 2, nested_blocks=True), **settings)
-            model.compile(adamw(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(tokens[:, :-1], tokens[:, 1:], batch_size=6, shuffle=False, verbose=0)
-        return model
-
-    sharded = trained_gpt(2, fully_shard=r"block_\d+|embedding.*")
-    assert sum(is_shard(weight) for weight in sharded.weights) == 8 + 1
-    assert distance(sharded, trained_gpt(1)) < EQUAL
 
 
 def test_one_replica_has_nothing_to_shard():

@@ -286,7 +286,7 @@ def test_without_a_gpu_it_is_chunks_and_says_so(capsys):
     np.testing.assert_allclose(model(x), y, atol=1e-5)
 
 
-@pytest.mark.parametrize(("length", "is_known"), [(1023, True), (1023, False), (7, True), (7, False)])
+@pytest.mark.parametrize(("length", "is_known"), [(1023, True), (1023, False), (7, False)])
 def test_scores_of_more_than_512_rows_are_never_there(length, is_known, monkeypatch):
     layer = layers.MultiHeadAttention(2, 4)
     x = tf.random.normal([1, length, 8])
@@ -386,7 +386,7 @@ def test_in_training_on_replicas_and_recomputed(emulated):
         keras.utils.set_random_seed(0)
         model = change(hub_models.gpt2())
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(data, epochs=2, verbose=0)
+        model.fit(data, verbose=0)
         return model.get_weights()
 
     def in_micro_batches(model):

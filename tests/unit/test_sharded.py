@@ -92,7 +92,9 @@ def test_it_trains_as_without_and_shows_the_same_state(name):
 
 
 @pytest.mark.usefixtures("each_reduction")
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.more("another type"))])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.more("another type of weights"))]
+)
 def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):
     build = partial(of_two_types, dtype)
     plain, sharded = trained(build, DATA, ADAM, 2), trained(partial(build, shard_optimizer=True), DATA, ADAM, 2)

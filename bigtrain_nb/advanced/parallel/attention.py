@@ -251,17 +251,13 @@ def _seeds(layer):
 
 def attention_layers(model):
     """Return the layers within a model that compute attention, supported or not."""
-    return [layer for layer in layers_within(model) if _has_method(layer) or _is_written_out(layer)]
-
-
-def _has_method(layer):
-    return hasattr(layer, "_compute_attention")
+    return [layer for layer in layers_within(model) if hasattr(layer, "_compute_attention") or _is_written_out(layer)]
 
 
 def _is_written_out(layer):
     """Return whether a layer computes attention inline, out of reach, as Bloom's and Falcon's in KerasHub do."""
     looks_like_it = "Attention" in own_class(layer).__name__ and isinstance(layer, keras.layers.Layer)
-    return looks_like_it and not any(_has_method(inner) for inner in layers_within(layer))
+    return looks_like_it and not any(hasattr(inner, "_compute_attention") for inner in layers_within(layer))
 
 
 def refuse(model, chosen):
@@ -270,7 +266,7 @@ def refuse(model, chosen):
         raise ValueError(f"{model.name} has no attention layer")
     for layer in chosen:
         kind = own_class(layer).__name__
-        if not _has_method(layer):
+        if not hasattr(layer, "_compute_attention"):
             raise ValueError(
                 f"{layer.name} ({kind}) has no attention that can be replaced, so it cannot be computed"
                 " in chunks: leave it out with layers=, a function, a regular expression or a list"

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
-from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows, unwatched, watcher_of
+from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
 from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become
@@ -105,13 +105,13 @@ class ChunkedHead:
             scale = self.optimizer.scale_loss(scale)  # float16 gradients of a mean over many positions would underflow
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
         metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
-        rows = RowByRow(y_pred, unwatched(loss), y, sample_weight, metrics, scale, training)
+        rows = RowByRow(y_pred, loss, y, sample_weight, metrics, scale, training)
         known = vars(self._compile_loss).setdefault("_known_by_rows", {})  # `compile` makes a new one
         kind = repr((y.shape[1:], y.dtype, sample_weight is None, mask_of(y_pred) is None))
         if kind not in known:
             known[kind] = metrics_by_rows(self, rows)
         rows.metrics = known[kind]
-        if watcher := watcher_of(loss):
+        if watcher := getattr(vars(loss).get("call"), "__self__", None):  # a `WatchedLoss`
             specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]
             watcher.record(*specs, rows.left())
         value, y_pred.states = rows.run()

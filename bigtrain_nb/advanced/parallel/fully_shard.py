@@ -23,7 +23,6 @@ from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen
 from bigtrain_nb.advanced.parallel.recompute import is_recomputed
 from bigtrain_nb.advanced.parallel.sharded_weights import (
     build_sharded,
-    expose_full_weights,
     refuse_to_shard,
     shard_weights,
 )
@@ -32,7 +31,7 @@ from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import at_least_32_bits, is_shard, sum_over_replicas
+from bigtrain_nb.common.replicas import at_least_32_bits, full_weights, is_shard, set_full_weights, sum_over_replicas
 from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
 _thread_state = threading.local()  # replicas of one process are threads
@@ -52,7 +51,7 @@ def shard_layers(model, layers, deferred=None):
         return False
     for layer in chosen:
         _refuse(model, layer, chosen)
-    refuse_nested(chosen, "fully_shard")
+    refuse_nested(chosen, "fully_shard selects both")
     sharded = {}  # weights and shards of each inner layer, which two chosen ones may share
     with model.distribute_strategy.scope():
         for layer in chosen:
@@ -64,7 +63,8 @@ def shard_layers(model, layers, deferred=None):
             object.__setattr__(layer, "_weights_and_shards", pairs)  # Keras tracks an ordinary attribute
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
-        expose_full_weights(layer)
+        layer.get_weights = partial(full_weights, layer)
+        layer.set_weights = partial(set_full_weights, layer)
     return True
 
 

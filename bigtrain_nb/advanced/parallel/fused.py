@@ -232,8 +232,10 @@ def _dtype_problem(dtype):
     return f'the kernel needs a 16-bit type, not {name}: call keras.config.set_dtype_policy("mixed_bfloat16")'
 
 
-def _device_problem(query):
-    return "this runs on a CPU" if "CPU" in device_of(query).upper() else None
+def _device_problem(query):  # private: Keras
+    """Tensors of a function called within `tf.device` have no device when it is traced; the eager context knows it."""
+    device = query.device or context.context().device_name or ""
+    return "this runs on a CPU" if "CPU" in device.upper() else None
 
 
 def _call_problem(query, key, value, meaning):
@@ -256,11 +258,3 @@ def _call_problem(query, key, value, meaning):
     ):
         return "segments are untested with padding, a window or another mask: give positions outside of segments a 0"
     return None
-
-
-def device_of(tensor):  # private: Keras
-    """Return the name of the device on which a tensor is computed, as far as known at tracing time.
-
-    Tensors of a function called within `tf.device` have no device; the eager context knows it.
-    """
-    return tensor.device or context.context().device_name or ""

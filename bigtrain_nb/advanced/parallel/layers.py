@@ -38,14 +38,13 @@ def layers_chosen(model, layers, setting="layers"):
     return chosen
 
 
-def refuse_nested(chosen, setting):
-    """Raise ValueError for a chosen layer that is inside another one."""
+def refuse_nested(chosen, problem):
+    """Raise ValueError for a chosen layer that is inside another one; ``problem``: what is done to both."""
     for layer in chosen:
         for inner in layers_within(layer)[1:]:
             if any(inner is one for one in chosen):
                 raise ValueError(
-                    f"{inner.name} is inside {layer.name}, and {setting} selects both: choose the inner or the outer"
-                    " one"
+                    f"{inner.name} is inside {layer.name}, and {problem}: choose the inner or the outer one"
                 )
 
 

@@ -84,7 +84,7 @@ class RowByRow:
                         before = [next(states) for _ in metric.variables]
                         after += metric.stateless_update_state(before, of(y), logits, of(counted))
                 with tf.control_dependencies(after):  # last, so that gradients are written over logits
-                    values = self.loss.call(tf.cast(of(y), self.loss.dtype), tf.cast(logits, self.loss.dtype))
+                    values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
                 of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
@@ -120,8 +120,8 @@ class RowByRow:
     def _reduced(self, values):
         """Return Keras' own reduction of the losses of all rows, with weights and masks."""
         of_places = with_mask(tf.reshape(values[: self._count], self._leading), self.left())
-        reduction = unwatched(self.loss)
-        reduction.call = lambda *_: of_places
+        reduction = object.__new__(type(self.loss))  # of the same settings
+        vars(reduction).update(vars(self.loss), call=lambda *_: of_places)
         nothing = with_mask(tf.zeros([]), mask_of(self.logits))
         return reduction(nothing, nothing, self.sample_weight)
 
@@ -132,6 +132,14 @@ class RowByRow:
             tape.watch(zeros)
             loss = self._reduced(zeros)
         return tape.gradient(loss, zeros) * tf.cast(self.scale, self.loss.dtype)
+
+
+def _losses(loss, y, y_pred):
+    """Return the loss of each row, by the class's own ``call``: that of the object may be watched."""
+    values = type(loss).call(loss, tf.cast(y, loss.dtype), tf.cast(y_pred, loss.dtype))
+    if mask_of(values) is not None and getattr(loss, "ignore_class", None) is None:
+        raise ValueError("it masks its own values: use SparseCategoricalCrossentropy(ignore_class=...)")
+    return values
 
 
 def _places(leading, weight, shares):
@@ -167,23 +175,16 @@ def _examined(model, given):
     rows = map(with_mask, in_chunks(logits, logits.shape[-1]), masks)
     chunks = list(zip(in_chunks(y, *y.shape[len(leading) :]), rows, strict=True))
 
-    loss = given.loss.loss if isinstance(given.loss, WatchedLoss) else given.loss
-
-    def losses(y, y_pred):
-        values = loss.call(tf.cast(y, loss.dtype), tf.cast(y_pred, loss.dtype))
-        if mask_of(values) is not None and getattr(loss, "ignore_class", None) is None:
-            raise ValueError("it masks its own values: use SparseCategoricalCrossentropy(ignore_class=...)")
-        return values
-
     def losses_by_rows():
-        return [tf.reshape(tf.concat([losses(*chunk) for chunk in chunks], 0), leading)]
+        return [tf.reshape(tf.concat([_losses(loss, *chunk) for chunk in chunks], 0), leading)]
 
+    loss = given.loss.loss if isinstance(given.loss, WatchedLoss) else given.loss
     if WatchedLoss(loss).reduces:
         why = "it overrides __call__, and with it Keras' own reduction"
     elif loss.reduction in (None, "none"):
         why = "it has reduction=None"
     else:
-        why = _difference(lambda: [losses(y, whole)], losses_by_rows)
+        why = _difference(lambda: [_losses(loss, y, whole)], losses_by_rows)
     if why:
         raise ValueError(
             f"{model}: the loss {WatchedLoss(loss).name} cannot be computed row by row: {why}. A head in chunks needs"
@@ -246,16 +247,3 @@ def _drawn(given):
     mask = None if mask_of(given.logits) is None else tf.constant(np.arange(6).reshape(places) != 2)
     weight = None if given.sample_weight is None else tf.constant(random.uniform(0.5, 2.0, places), tf.float32)
     return tf.cast(tf.constant(y), given.y.dtype), tf.constant(logits, dtype), mask, weight
-
-
-def watcher_of(loss):
-    """Return the `WatchedLoss` that observes a loss, or None."""
-    return getattr(vars(loss).get("call"), "__self__", None)
-
-
-def unwatched(loss):
-    """Return a loss of the same class and settings with the `call` of the class."""
-    same = object.__new__(type(loss))
-    vars(same).update(vars(loss))
-    vars(same).pop("call", None)
-    return same

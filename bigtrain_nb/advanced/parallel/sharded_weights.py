@@ -6,17 +6,11 @@ from functools import partial
 from bigtrain_nb.advanced.parallel.shards import is_shard, new_shard, on_replicas, value_of_first
 from bigtrain_nb.common.keras_compat import own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import full_weights, set_full_weights, several_workers
+from bigtrain_nb.common.replicas import several_workers
 
 # isort: split
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
-
-
-def expose_full_weights(layer):
-    """Make a layer return full weights from `get_weights`, and accept them in `set_weights`."""
-    layer.get_weights = partial(full_weights, layer)
-    layer.set_weights = partial(set_full_weights, layer)
 
 
 def build_sharded(build, shard):
@@ -34,7 +28,7 @@ def build_sharded(build, shard):
     return model
 
 
-def shard_weights(layer, deferred=None):
+def shard_weights(layer, deferred=None):  # private: Keras
     """Replace the weights that a layer itself trains by shards, for training and saving.
 
     Reading such a weight returns its full value; on a replica it raises ValueError. Weights keep their values, or get
@@ -43,7 +37,7 @@ def shard_weights(layer, deferred=None):
     pairs = []
     for weight in own_weights_to_train(layer):
         shard = _shard_of(weight, deferred)
-        value_from(weight, partial(_shown, weight, shard))
+        weight._value, weight._initializer = None, partial(_shown, weight, shard)  # which a read calls
         pairs.append((weight, shard))
     swap_variables(layer, pairs)
     if pairs:
@@ -138,12 +132,6 @@ def swap_variables(layer, pairs):  # private: Keras
     for index, variable in enumerate(layer._trainable_variables):
         layer._trainable_variables[index] = other_of.get(id(variable), variable)
     layer._tracker.lock()
-
-
-def value_from(variable, function):  # private: Keras
-    """Make a variable store no value; reading it returns ``function(shape, dtype=...)``."""
-    variable._value = None
-    variable._initializer = function
 
 
 def infers_shapes():  # private: Keras

@@ -54,7 +54,7 @@ class PlannedStep:
         layers = []
         if self.devices > 1 and self.settings["fully_shard"] is not None:
             layers = layers_chosen(model, self.settings["fully_shard"], "fully_shard")
-            refuse_nested(layers, "fully_shard")
+            refuse_nested(layers, "fully_shard selects both")
         optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
         if layers or self.settings["shard_optimizer"]:
             refuse_unless_elementwise(optimizer)
@@ -267,8 +267,7 @@ def _of_output(loss, target, output):
     if not isinstance(output, Deferred):
         return loss(_as_outputs(target, output), output)
     if not isinstance(loss, keras.losses.Loss):  # a function
-        function, loss = loss, keras.losses.Loss()
-        loss.call = function
+        loss = type("Loss", (keras.losses.Loss,), {"call": staticmethod(loss)})()
     return RowByRow(output, loss, target).run()[0]
 
 
