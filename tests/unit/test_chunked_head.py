@@ -160,10 +160,13 @@ ORDERS = [*product(TRAININGS, [True]), ("micro-batches", False)]
 EVERY_ORDER = pytest.mark.more("every training in both orders")
 
 
+OTHER_DATA = {"validation_data": tokens(9, seed=3), "validation_batch_size": 4}
+
+
 def trained(name, changed):
     head, prepared, settings = TRAININGS[name]
     model = compiled(changed(network(head, mask_zero=True), prepared), **copy.deepcopy(settings))
-    return fitted(model, validation_data=tokens(9, seed=3), validation_batch_size=4)
+    return fitted(model, **OTHER_DATA)
 
 
 @cache
@@ -199,14 +202,14 @@ REPLICAS = [{"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "bl
 
 @cache
 def of_one_device():
-    return fitted(compiled(bt.Model.of(network(mask_zero=True)), IGNORING))
+    return fitted(compiled(bt.Model.of(network(mask_zero=True)), IGNORING), **OTHER_DATA)
 
 
 @pytest.mark.parametrize("settings", REPLICAS, ids=str)
 def test_two_replicas_end_where_one_device_ends(settings):
     with on(2):
         model = compiled(bt.chunk_head(bt.Model.of(network(mask_zero=True), **settings), rows=3), IGNORING)
-    assert_equal(fitted(model), of_one_device(), within=1e-5)
+    assert_equal(fitted(model, **OTHER_DATA), of_one_device(), within=1e-5)
 
 
 WITHOUT_A_SCALE = pytest.mark.more("the type without loss scaling")

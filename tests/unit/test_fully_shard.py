@@ -111,21 +111,14 @@ def on_two_replicas():
     return trained(2, fully_shard=BLOCKS)
 
 
-def assert_trains_evaluates_and_predicts_as(whole, sharded):
+@pytest.mark.usefixtures("each_reduction")
+def test_three_replicas_in_micro_batches_train_evaluate_and_predict_as_one_device():
+    sharded = trained(3, optimizer=sgd, fully_shard=BLOCKS, micro_batches=2)
+    whole = trained(1, optimizer=sgd)
     assert distance(sharded, whole) < EQUAL
     assert sharded.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=EQUAL)
     np.testing.assert_allclose(sharded.predict(X, verbose=0), whole.predict(X, verbose=0), atol=EQUAL)
     assert sharded.evaluate(UNEVEN, verbose=0) == pytest.approx(whole.evaluate(UNEVEN, verbose=0), rel=EQUAL)
-
-
-def test_two_replicas_train_evaluate_and_predict_as_one_device():
-    assert_trains_evaluates_and_predicts_as(alone(), on_two_replicas())
-
-
-@pytest.mark.usefixtures("each_reduction")
-def test_three_replicas_in_micro_batches_train_evaluate_and_predict_as_one_device():
-    sharded = trained(3, optimizer=sgd, fully_shard=BLOCKS, micro_batches=2)
-    assert_trains_evaluates_and_predicts_as(trained(1, optimizer=sgd), sharded)
 
 
 def test_layers_of_all_kinds_train_as_on_two_replicas_that_are_whole():
@@ -138,6 +131,7 @@ def test_layers_of_all_kinds_train_as_on_two_replicas_that_are_whole():
 
 def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
     sharded = on_two_replicas()
+    assert distance(sharded, alone()) < EQUAL
     slots = [one._variable for one in sharded.optimizer.variables if isinstance(one, Unsharded)]
     for mine, theirs in ((sharded.weights, alone().weights), (slots, alone().optimizer.variables)):
         kept = sum(values_on_replicas(variable)[0].nbytes for variable in mine)
