@@ -375,8 +375,7 @@ def test_fully_sharded_blocks_keep_their_inputs_only():
     again = plan_step(partial(recomputed_gpt, layers=6), 32, devices=2)
     nested = partial(bt.gpt, layers=6, nested_blocks=True)
     sharded = plan_step(nested, 32, devices=2, fully_shard=r"block_\d+")
-    assert sharded.memory["activations"] == pytest.approx(again.memory["activations"], rel=0.05)
-    assert sharded.memory["activations"] < 8 * 4 * 16 * 128 * 128
+    assert sharded.memory["activations"] == pytest.approx(6 * 4 * 16 * 128 * 128, rel=0.05)
     assert sharded.flops.total == pytest.approx(again.flops.total, rel=0.05)
     assert sharded.memory["weights"] < 0.6 * again.memory["weights"]
 

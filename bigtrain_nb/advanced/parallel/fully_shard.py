@@ -147,8 +147,7 @@ def _gathered(name, weights_and_shards, run):
             return gather([tf.identity(part) for part in parts], [weight.shape for weight in weights])
 
     def computed(values, tensors):
-        with tf.name_scope(name):
-            return run(*tensors, values=list(zip(weights, values, strict=True)))
+        return run(*tensors, values=list(zip(weights, values, strict=True)))
 
     @tf.custom_gradient
     def block(*inputs):
@@ -160,7 +159,7 @@ def _gathered(name, weights_and_shards, run):
                 tensors_again = [tf.identity(tensor) for tensor in tensors]
             values = gathered(parts, begun)
             watched = [value for value, does in zip(values, trains, strict=True) if does]
-            with tf.GradientTape() as tape:
+            with tf.GradientTape() as tape, tf.name_scope(name):
                 tape.watch([*watched, *tensors_again])
                 outputs = tf.nest.flatten(computed(values, tensors_again))
                 with_gradient = [
