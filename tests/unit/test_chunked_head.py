@@ -187,6 +187,7 @@ def test_a_training_ends_where_that_of_whole_logits_ends(name, chunked_first):
     assert_equal(trained(name, changed), stock_of(name))
 
 
+@pytest.mark.more("a head and layers changed in place meet in no code")
 def test_with_fused_attention_a_training_ends_where_stock_ends():
     def language_model():
         keras.utils.set_random_seed(1)
