@@ -52,11 +52,11 @@ TOGETHER = {  # with shard_optimizer=True: replicas, optimizer, how to build
 }
 
 
-def of_two_types(dtype, **options):
+def of_two_types(dtype, last="float32", **options):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
     x = keras.layers.Dense(8, activation="tanh", dtype=dtype)(inputs)
-    return bt.Model(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
+    return bt.Model(inputs, keras.layers.Dense(1, dtype=last)(x), **options)
 
 
 def bytes_on_first_replica(optimizer):
@@ -104,12 +104,7 @@ def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):
 
 
 def test_gradients_of_64_bits_are_summed_in_64():
-    def build(**options):
-        keras.utils.set_random_seed(1)
-        inputs = keras.Input((6,))
-        x = keras.layers.Dense(8, activation="tanh", dtype="float64")(inputs)
-        return bt.Model(inputs, keras.layers.Dense(1, dtype="float64")(x), **options)
-
+    build = partial(of_two_types, "float64", last="float64")
     momentum = partial(optimizers.SGD, 0.1, momentum=0.9)
     plain, sharded = (trained(partial(build, **given), DATA, momentum, 2) for given in ({}, {"shard_optimizer": True}))
     for weight, other in zip(sharded.weights, plain.weights, strict=True):
