@@ -67,7 +67,7 @@ def trained(model, **compiled):
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **compiled)
     x = X.copy()
     x[1, 6:] = 0  # masked, if the model has a mask
-    model.fit(x, Y, batch_size=3, epochs=2, shuffle=False, verbose=0)
+    model.fit(x, Y, batch_size=3, shuffle=False, verbose=0)
     return model
 
 
@@ -77,7 +77,7 @@ def whole(kind):
     return trained(model_of(kind))
 
 
-EACH_ONCE = [*product(KINDS, [3]), *product(["causal"], [1, 5, 40])]
+EACH_ONCE = [*product(KINDS, [3]), *product(["causal"], [1, 40])]
 EVERY_KIND = pytest.mark.more("every kind of attention x every number of chunks")
 
 
@@ -144,7 +144,11 @@ def test_dropout_is_the_same_in_both_passes_and_another_in_each_chunk_and_step()
     assert not np.allclose(layer(x, values, x, training=True), first_step)
 
 
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART", "ViT"])
+NAMES = ["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART", "ViT"]
+SIMILAR = pytest.mark.more("KerasHub's other models, whose attention is similar")
+
+
+@pytest.mark.parametrize("name", in_two_tiers(NAMES, ["GPT-2", "Gemma", "Qwen with LoRA", "BART"], SIMILAR))
 def test_keras_hub_in_chunks_equals_in_one_piece(name):
     build, data = hub_models.TASKS[name]
     x, _, _ = data()
@@ -170,10 +174,6 @@ def test_what_cannot_be_taken_is_named():
     deberta = models.DebertaV3Backbone(20, 1, 2, 8, 16, max_sequence_length=8, bucket_size=4)
     with pytest.raises(ValueError, match="also computes attention from rel_embeddings"):
         bt.chunk_attention(deberta, chunks=2)
-    with pytest.raises(ValueError, match="has no attention layer"):
-        bt.chunk_attention(layers.Dense(2, name="dense"), chunks=2)
-    with pytest.raises(ValueError, match="chunks=0 must be an integer of at least 1"):
-        bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=0)
     with pytest.raises(ValueError, match="chunked attention never holds all scores"):
         bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=2)(X, X, return_attention_scores=True)
 

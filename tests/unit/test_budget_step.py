@@ -8,6 +8,7 @@ from logical_cpus import mirrored
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.plan.parallelism import SLOTS
+from bigtrain_nb.advanced.plan.peak import peak_of
 from bigtrain_nb.advanced.plan.plans import plan_step
 from bigtrain_nb.advanced.plan.step import PlannedStep
 from bigtrain_nb.advanced.plan.transformer import Transformer
@@ -358,14 +359,15 @@ MATRIX = 4 * SIDE * SIDE  # bytes
 
 
 def test_of_fully_sharded_layers_one_at_a_time_is_in_one_piece():
-    """Received and split, so twice. By then three of four layers hold half of their gradients and no weights."""
+    """Weights and gradients of one layer. By then the other three hold half of their gradients and no weights."""
     stack = [layers.Dense(SIDE, "relu", use_bias=False, name=f"block_{number}") for number in range(4)]
     model = network(*stack, shape=(SIDE,))
-    plan = plan_step(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d", prefetched=0)
-    assert plan.memory["weights"] == 4 * MATRIX / 2
-    assert plan.memory["unsharded layer"] == pytest.approx(2 * MATRIX, abs=32)  # plus some metadata
-    assert plan.memory["gradients"] == 3 * MATRIX / 2
-    assert plan.memory["workspace"] < 1.1 * MATRIX / 2  # the layer's own shards, and a few scalars
+    step = PlannedStep(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d")
+    assert step.weights == 4 * MATRIX / 2
+    kinds = peak_of(step.gradients).kinds
+    assert kinds["unsharded layer"] == pytest.approx(MATRIX, abs=32)  # plus some metadata
+    assert kinds["workspace"] == pytest.approx(MATRIX, rel=0.01)  # its gradients
+    assert kinds["gradients"] == 3 * MATRIX / 2
 
 
 def test_fully_sharded_blocks_keep_their_inputs_only():
@@ -373,8 +375,7 @@ def test_fully_sharded_blocks_keep_their_inputs_only():
     again = plan_step(partial(recomputed_gpt, layers=6), 32, devices=2)
     nested = partial(bt.gpt, layers=6, nested_blocks=True)
     sharded = plan_step(nested, 32, devices=2, fully_shard=r"block_\d+")
-    assert sharded.memory["activations"] == pytest.approx(again.memory["activations"], rel=0.05)
-    assert sharded.memory["activations"] < 8 * 4 * 16 * 128 * 128
+    assert sharded.memory["activations"] == pytest.approx(6 * 4 * 16 * 128 * 128, rel=0.05)
     assert sharded.flops.total == pytest.approx(again.flops.total, rel=0.05)
     assert sharded.memory["weights"] < 0.6 * again.memory["weights"]
 

@@ -3,11 +3,13 @@
 import copy
 import pickle
 import warnings
-from functools import partial
+from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import pytest
 from equal_models import on, precision
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.in_place import own_class
@@ -56,33 +58,25 @@ def network(head="dense", mask_zero=False, seed=1, make=keras.Model):
 
 
 def compiled(model, loss=None, **settings):
-    settings = {
-        "metrics": ["accuracy"],
-        "weighted_metrics": ["accuracy"],
-        "optimizer": keras.optimizers.SGD(0.5),
-        **settings,
-    }
-    model.compile(loss=loss or Sparse(from_logits=True), **settings)
+    settings = {"metrics": ["accuracy"], "weighted_metrics": ["accuracy"], **settings}
+    settings = {"optimizer": keras.optimizers.SGD(0.5), "loss": loss or Sparse(from_logits=True), **settings}
+    model.compile(**settings)
     return model
 
 
 def fitted(model, data=None, **settings):
     x, y, weight = data or tokens(14)
-    settings = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0, **settings}
-    model.fit(x, y, sample_weight=weight, **settings)
+    model.fit(x, y, 4, sample_weight=weight, shuffle=False, verbose=0, **settings)
     return model
 
 
 def assert_equal(model, stock, within=2e-6):
-    """Assert that two models have the same final weights, logs and evaluation."""
+    """Assert that two models have the same final weights and logs."""
     for one, other in zip(model.get_weights(), stock.get_weights(), strict=True):
         assert np.abs(one - other).max() < within * (1 + np.abs(other).max())
     assert model.history.history.keys() == stock.history.history.keys()
     for name, values in stock.history.history.items():
         np.testing.assert_allclose(model.history.history[name], values, rtol=10 * within, err_msg=name)
-    x, y, weight = tokens(9, seed=3)
-    logs = [one.evaluate(x, y, 4, sample_weight=weight, verbose=0, return_dict=True) for one in (model, stock)]
-    assert logs[0] == pytest.approx(logs[1], rel=10 * within)
 
 
 # Exact
@@ -129,10 +123,11 @@ def one_step(seed, chunked):
     return model.train_on_batch(x, y, sample_weight=weight, return_dict=True), model.get_weights()
 
 
-MANY = pytest.mark.more("more of what is drawn")
+COVERING = [5, 9, 14, 16, 17, 20, 21, 22]
+"""Draw every head, loss, reduction and kind of weights, with several chunks."""
 
 
-@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=MANY) for seed in range(12, 60))])
+@pytest.mark.parametrize("seed", in_two_tiers(range(60), COVERING, pytest.mark.more("more of what is drawn")))
 def test_a_step_of_drawn_settings_is_that_of_whole_logits(seed):
     (logs, weights), (stock_logs, stock_weights) = one_step(seed, True), one_step(seed, False)
     assert logs == pytest.approx(stock_logs, rel=2e-6), drawn_settings(seed)
@@ -144,84 +139,96 @@ def of(**settings):
     return lambda model: bt.Model.of(model, **settings)
 
 
-def with_lora(model):
+def lora_and_recomputed(model):
     for layer in model.layers:
         if isinstance(layer, layers.Dense):
             layer.enable_lora(2)
-    return model
-
-
-def recomputed(model):
     return bt.recompute(model, "block")
 
 
 TRAININGS = {
-    "stock": ("dense", lambda model: model, {}),
-    "eager": ("dense", lambda model: model, {"run_eagerly": True}),
     "steps_per_execution": ("tied", lambda model: model, {"steps_per_execution": 2}),
     "XLA, micro-batches, steps_per_execution": (
         "tied",
         of(micro_batches=2),
         {"jit_compile": True, "steps_per_execution": 2},
     ),
-    "LoRA": ("dense", with_lora, {}),
-    "recompute": ("dense", recomputed, {}),
-    "micro-batches": ("capped", of(micro_batches=3), {}),
-    "bt.Model": ("operations", of(), {"optimizer": keras.optimizers.SGD(0.5, global_clipnorm=0.1)}),
+    "LoRA, recompute": ("dense", lora_and_recomputed, {}),
+    "micro-batches": ("capped", of(micro_batches=3), {"optimizer": keras.optimizers.SGD(0.5, global_clipnorm=0.1)}),
 }
+ORDERS = [*product(TRAININGS, [True]), ("micro-batches", False)]
+EVERY_ORDER = pytest.mark.more("every training in both orders")
 
 
-@pytest.mark.parametrize("chunked_first", [True, False])
-@pytest.mark.parametrize("name", TRAININGS)
-def test_a_training_ends_where_that_of_whole_logits_ends(name, chunked_first):
+OTHER_DATA = {"validation_data": tokens(9, seed=3), "validation_batch_size": 4}
+
+
+def trained(name, changed):
     head, prepared, settings = TRAININGS[name]
-    settings = {**settings, "optimizer": copy.deepcopy(settings.get("optimizer", keras.optimizers.SGD(0.5)))}
-    stock = fitted(compiled(prepared(network(head, mask_zero=True)), **copy.deepcopy(settings)))
-    if chunked_first:
-        model = compiled(prepared(bt.chunk_head(network(head, mask_zero=True), rows=7)), **settings)
-    else:
-        model = bt.chunk_head(compiled(prepared(network(head, mask_zero=True)), **settings), rows=7)
-    assert_equal(fitted(model), stock)
+    model = compiled(changed(network(head, mask_zero=True), prepared), **copy.deepcopy(settings))
+    return fitted(model, **OTHER_DATA)
 
 
+@cache
+def stock_of(name):
+    return trained(name, lambda model, prepared: prepared(model))
+
+
+IN_ORDERS = in_two_tiers(product(TRAININGS, [True, False]), ORDERS, EVERY_ORDER)
+
+
+@pytest.mark.parametrize(("name", "chunked_first"), IN_ORDERS)
+def test_a_training_ends_where_that_of_whole_logits_ends(name, chunked_first):
+    def changed(model, prepared):
+        if chunked_first:
+            return prepared(bt.chunk_head(model, rows=7))
+        return bt.chunk_head(prepared(model), rows=7)
+
+    assert_equal(trained(name, changed), stock_of(name))
+
+
+@pytest.mark.more("a head and layers changed in place meet in no code")
 def test_with_fused_attention_a_training_ends_where_stock_ends():
     def language_model():
         keras.utils.set_random_seed(1)
-        return compiled(bt.gpt(vocabulary=WORDS, length=LENGTH, width=WIDTH, layers=2, heads=2))
+        return compiled(bt.gpt(vocabulary=WORDS, length=LENGTH, width=WIDTH, layers=1, heads=2))
 
-    stock = fitted(language_model())
-    for first, second in ((bt.fuse_attention, bt.chunk_head), (bt.chunk_head, bt.fuse_attention)):
-        model = second(first(language_model()))
-        bt.chunk_head(model, rows=7)
-        assert_equal(fitted(model), stock, within=1e-5)
+    model = bt.chunk_head(bt.fuse_attention(language_model()), rows=7)
+    assert_equal(fitted(model), fitted(language_model()), within=1e-5)
 
 
-REPLICAS = [{}, {"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "block"}]
+IGNORING = Sparse(from_logits=True, ignore_class=0)
+REPLICAS = [{"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "block"}]
+
+
+@cache
+def of_one_device():
+    return fitted(compiled(bt.Model.of(network(mask_zero=True)), IGNORING), **OTHER_DATA)
 
 
 @pytest.mark.parametrize("settings", REPLICAS, ids=str)
 def test_two_replicas_end_where_one_device_ends(settings):
-    stock = fitted(compiled(network(mask_zero=True), Sparse(from_logits=True, ignore_class=0)))
     with on(2):
-        model = bt.chunk_head(bt.Model.of(network(mask_zero=True), **settings), rows=3)
-        compiled(model, Sparse(from_logits=True, ignore_class=0))
-    fitted(model)
-    one = fitted(compiled(bt.Model.of(network(mask_zero=True)), Sparse(from_logits=True, ignore_class=0)))
-    assert_equal(model, one, within=1e-5)
-    assert model.history.history["accuracy"] == pytest.approx(stock.history.history["accuracy"])
+        model = compiled(bt.chunk_head(bt.Model.of(network(mask_zero=True), **settings), rows=3), IGNORING)
+    assert_equal(fitted(model, **OTHER_DATA), of_one_device(), within=1e-5)
 
 
-@pytest.mark.parametrize(("policy", "within"), [("mixed_float16", 4e-3), ("mixed_bfloat16", 3e-2)])
+WITHOUT_A_SCALE = pytest.mark.more("the type without loss scaling")
+
+
+@pytest.mark.parametrize(
+    ("policy", "within"), [("mixed_float16", 4e-3), pytest.param("mixed_bfloat16", 3e-2, marks=WITHOUT_A_SCALE)]
+)
 def test_in_16_bits_it_is_as_far_from_32_as_whole_logits_are(policy, within):
     def moved(chunked, policy):
         with precision(policy):
             model = network("tied")
         before = model.get_weights()
         optimizer = keras.optimizers.SGD(0.5)
-        if "float16" in policy and "b" not in policy:
+        if policy == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**12)
         compiled(model, optimizer=optimizer)
-        fitted(bt.chunk_head(model, rows=7) if chunked else model, epochs=1)
+        fitted(bt.chunk_head(model, rows=7) if chunked else model)
         return np.concatenate([np.ravel(a - b) for a, b in zip(model.get_weights(), before, strict=True)])
 
     exact, stock, chunked = moved(False, "float32"), moved(False, policy), moved(True, policy)
@@ -239,10 +246,8 @@ def test_a_sequential_model_and_one_row_for_each_example():
 
     for returns in (True, False):
         x, y, weight = tokens(14)
-        y, weight = (y, weight) if returns else (y[:, :1], None)
-        one, other = (fitted(model(chunked, returns), (x, y, weight)) for chunked in (True, False))
-        for name, values in other.history.history.items():
-            np.testing.assert_allclose(one.history.history[name], values, rtol=1e-5)
+        data = x, y if returns else y[:, :1], weight if returns else None
+        assert_equal(fitted(model(True, returns), data), fitted(model(False, returns), data), within=1e-5)
 
 
 # In place
@@ -258,12 +263,11 @@ def test_all_but_steps_is_stock(tmp_path):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(x), stock(x))
     for same in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert same.rows_of_logits == 4
-    bt.chunk_head(model, rows=False)
-    assert not graph_of(model)[1] & {4}
-    assert_equal(fitted(model), fitted(stock))
+    assert graph_of(model)[0] == 4
+    assert graph_of(bt.chunk_head(model, rows=False))[0] == 8 * LENGTH
 
 
-def graph_of(model, **data):
+def graph_of(model):
     """Return the largest row count of tensors [*, vocabulary] in a traced step, and all row counts."""
     x, y, weight = tokens(8)
 
@@ -278,23 +282,10 @@ def graph_of(model, **data):
     return max(rows - {None}), rows
 
 
-@pytest.mark.parametrize("head", ["dense", "tied", "operations"])
+@pytest.mark.parametrize("head", ["tied", "operations"])
 def test_no_logits_of_more_rows_than_a_chunk_are_in_the_graph_of_a_step(head):
-    assert graph_of(compiled(network(head)))[0] == 8 * LENGTH
     largest, rows = graph_of(bt.chunk_head(compiled(network(head)), rows=10))
     assert largest == 10 and None not in rows
-
-
-def test_a_resumed_training_ends_where_it_would_have(tmp_path):
-    whole = fitted(compiled(bt.Model.of(network())), epochs=3)
-    dataset = tf.data.Dataset.from_tensor_slices(tokens(14)).batch(4)
-    for seed, epochs in ((1, 1), (5, 3)):
-        model = bt.chunk_head(compiled(bt.Model.of(network(seed=seed))), rows=7)
-        resume = bt.Resume(tmp_path, model)
-        data = resume.data(lambda epoch: dataset)
-        model.fit(data, initial_epoch=resume.epoch, epochs=epochs, callbacks=[resume], verbose=0)
-    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
@@ -302,28 +293,21 @@ def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
         def compute_metrics(self, x, y, y_pred, sample_weight=None):
             return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}
 
-    stock = fitted(compiled(network(make=Reading)), epochs=1)
+    stock = fitted(compiled(network(make=Reading)))
     model = compiled(bt.chunk_head(network(make=Reading), rows=7))
     with pytest.warns(UserWarning, match="the full logits are computed"):
-        fitted(model, epochs=1)
+        fitted(model)
     assert model.history.history["most"] == pytest.approx(stock.history.history["most"], rel=1e-5)
 
 
 # Models that cannot be chunked
 
 
-class Outermost(keras.metrics.Metric):
+class Outermost(keras.metrics.Sum):
     """The sum over batches of the largest logit; with chunks there would be more terms."""
 
-    def __init__(self):
-        super().__init__(name="outermost")
-        self.total = self.add_weight(name="total", initializer="zeros")
-
     def update_state(self, y, y_pred, sample_weight=None):
-        self.total.assign_add(tf.reduce_max(tf.cast(y_pred, "float32")))
-
-    def result(self):
-        return self.total
+        super().update_state(tf.reduce_max(y_pred))
 
 
 class OfCalls(keras.metrics.Mean):
@@ -355,19 +339,24 @@ IN_A_STEP = {
         {"loss": ignoring},
         "the loss ignoring cannot be computed row by row: it could not be computed on random data (it masks its own",
     ),
-    "reduces": ({"loss": ByItself()}, "the loss ByItself overrides __call__"),
-    "no reduction": ({"loss": Sparse(reduction=None)}, "SparseCategoricalCrossentropy has reduction=None"),
-    "maximum": ({"metrics": [Outermost()]}, "the metric outermost does not add up row by row: on random data"),
+    "reduces": ({"loss": ByItself()}, "the loss ByItself cannot be computed row by row: it overrides __call__"),
+    "no reduction": ({"loss": Sparse(reduction=None)}, "it has reduction=None"),
+    "maximum": ({"metrics": [Outermost("outermost")]}, "outermost does not add up row by row: on random data"),
     "without weights": ({"metrics": [OfCalls(name="calls")]}, "calls does not add up row by row: it could not"),
 }
 
 
+@pytest.fixture(scope="module")
+def chunked():
+    return bt.chunk_head(network(), rows=7)
+
+
 @pytest.mark.parametrize("name", IN_A_STEP)
-def test_a_loss_or_metric_that_rows_do_not_add_up_to_is_refused_by_name(name):
+def test_a_loss_or_metric_that_rows_do_not_add_up_to_is_refused_by_name(name, chunked):
     settings, words = IN_A_STEP[name]
-    model = bt.chunk_head(compiled(network(), **settings), rows=7)
+    compiled(chunked, **settings)
     with pytest.raises(ValueError) as caught:
-        fitted(model)
+        fitted(chunked)
     assert words in str(caught.value) and "rows=False" in str(caught.value)
 
 
@@ -375,22 +364,15 @@ def test_losses_and_metrics_of_ones_own_that_take_row_by_row_are_taken():
     def scaled(y, y_pred):
         return 2 * keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True)
 
-    class Places(keras.metrics.Metric):
-        """The number of correct positions: each counts 1, however many an example has."""
-
-        def __init__(self):
-            super().__init__(name="places")
-            self.total = self.add_weight(name="total", initializer="zeros")
+    class Places(keras.metrics.Sum):
+        """The number of positions with an odd prediction: each counts 1, however many an example has."""
 
         def update_state(self, y, y_pred, sample_weight=None):
-            right = tf.cast(tf.equal(tf.cast(y, "int64"), tf.argmax(y_pred, -1)), "float32")
-            self.total.assign_add(tf.reduce_sum(right if sample_weight is None else right * sample_weight))
+            super().update_state(tf.argmax(y_pred, -1) % 2, sample_weight)
 
-        def result(self):
-            return self.total
-
-    stock, model = (compiled(network(), scaled, metrics=[Places()]) for _ in range(2))
+    stock, model = (compiled(network(), scaled, metrics=[Places("places")]) for _ in range(2))
     assert_equal(fitted(bt.chunk_head(model, rows=7)), fitted(stock))
+    assert stock.history.history["places"][0] > 0
 
 
 class Subclassed(keras.Model):
@@ -420,7 +402,6 @@ def head_then(layer):
 
 REFUSED = {
     "subclassed": (Subclassed, "has a custom call or is not built"),
-    "not built": (lambda: keras.Sequential([layers.Dense(3)]), "has a custom call or is not built"),
     "two outputs": (lambda: from_hidden(layers.Dense(3), layers.Dense(3)), "has 2 outputs"),
     "quantized": (quantized, "is quantized"),
     "regularized": (lambda: from_hidden(layers.Dense(3, activity_regularizer="l2")), "its activity_regularizer"),

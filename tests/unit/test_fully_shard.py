@@ -16,7 +16,6 @@ from bigtrain_nb.advanced.parallel.shards import Unsharded
 from bigtrain_nb.advanced.plan.graph import before
 from bigtrain_nb.common import replicas
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import is_shard
 
 layers = keras.layers
 X, Y = examples(60)
@@ -91,7 +90,7 @@ def sgd():
     return keras.optimizers.SGD(0.01, momentum=0.9, clipnorm=0.5)
 
 
-def trained(count, build=dense, data=UNEVEN, optimizer=adamw, epochs=2, **settings):
+def trained(count, build=dense, data=UNEVEN, optimizer=adamw, epochs=1, **settings):
     """Return a model that has trained on ``count`` replicas."""
     with on(count):
         model = bt.Model.of(build(), **settings)
@@ -112,21 +111,14 @@ def on_two_replicas():
     return trained(2, fully_shard=BLOCKS)
 
 
-def assert_trains_evaluates_and_predicts_as(whole, sharded):
+@pytest.mark.usefixtures("each_reduction")
+def test_three_replicas_in_micro_batches_train_evaluate_and_predict_as_one_device():
+    sharded = trained(3, optimizer=sgd, fully_shard=BLOCKS, micro_batches=2)
+    whole = trained(1, optimizer=sgd)
     assert distance(sharded, whole) < EQUAL
     assert sharded.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=EQUAL)
     np.testing.assert_allclose(sharded.predict(X, verbose=0), whole.predict(X, verbose=0), atol=EQUAL)
     assert sharded.evaluate(UNEVEN, verbose=0) == pytest.approx(whole.evaluate(UNEVEN, verbose=0), rel=EQUAL)
-
-
-def test_two_replicas_train_evaluate_and_predict_as_one_device():
-    assert_trains_evaluates_and_predicts_as(alone(), on_two_replicas())
-
-
-@pytest.mark.usefixtures("each_reduction")
-def test_three_replicas_in_micro_batches_train_evaluate_and_predict_as_one_device():
-    sharded = trained(3, optimizer=sgd, fully_shard=BLOCKS, micro_batches=2)
-    assert_trains_evaluates_and_predicts_as(trained(1, optimizer=sgd), sharded)
 
 
 def test_layers_of_all_kinds_train_as_on_two_replicas_that_are_whole():
@@ -139,6 +131,7 @@ def test_layers_of_all_kinds_train_as_on_two_replicas_that_are_whole():
 
 def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
     sharded = on_two_replicas()
+    assert distance(sharded, alone()) < EQUAL
     slots = [one._variable for one in sharded.optimizer.variables if isinstance(one, Unsharded)]
     for mine, theirs in ((sharded.weights, alone().weights), (slots, alone().optimizer.variables)):
         kept = sum(values_on_replicas(variable)[0].nbytes for variable in mine)
@@ -210,7 +203,7 @@ def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
     """Forward and backward, so that only one layer is unsharded at a time."""
     not_on_cpus(monkeypatch)
     with reducing("by collectives"):
-        model = trained(2, data=batches([16], X, Y), epochs=1, fully_shard=BLOCKS)
+        model = trained(2, data=batches([16], X, Y), fully_shard=BLOCKS)
 
     def step(*data):
         return model.distribute_strategy.run(model.train_step, (data,))
@@ -231,22 +224,23 @@ def test_batch_statistics_of_no_examples_are_refused(sizes, micro_batches):
     """One example for two micro-batches, or none for one. Without batch statistics both work: see UNEVEN."""
     data = batches(sizes, X, Y)
     with pytest.raises(tf.errors.InvalidArgumentError, match="BatchNormalization over no examples gives NaN"):
-        trained(2, normalized, data, epochs=1, fully_shard=BLOCKS, micro_batches=micro_batches)
+        trained(2, normalized, data, fully_shard=BLOCKS, micro_batches=micro_batches)
 
 
 def test_step_by_step_it_is_the_same():
+    data = batches([4, 7], X, Y)
     with on(2):
         model = bt.Model.of(dense(), fully_shard=BLOCKS, micro_batches=2)
         model.compile(adamw(), "mse", run_eagerly=True)
-        model.fit(batches([16, 4, 7], X, Y), verbose=0, shuffle=False)
-    assert distance(model, trained(1, data=batches([16, 4, 7], X, Y), epochs=1)) < EQUAL
+        model.fit(data, verbose=0, shuffle=False)
+    assert distance(model, trained(1, data=data)) < EQUAL
 
 
 def test_an_overflow_on_one_replica_skips_the_step_on_all():
     x = X.copy()
     x[16] = np.inf
     with precision("mixed_float16"):
-        model = trained(2, data=batches([16, 16, 16], x, Y), fully_shard=BLOCKS)
+        model = trained(2, data=batches([16, 16, 16], x, Y), epochs=2, fully_shard=BLOCKS)
     steps = model.optimizer.iterations.numpy()
     assert 0 < steps <= 4 and model.loss_scale == 2.0 ** (15 - (6 - steps))  # halved at each skipped step
     assert np.isfinite(model.evaluate(X, Y, verbose=0))
@@ -309,25 +303,10 @@ def test_shards_of_the_optimizer_become_shards_of_layers_with_its_state():
     with on(2):
         model = bt.Model.of(dense(), shard_optimizer=True)
         model.compile(adamw(), "mse")
-        model.fit(UNEVEN, verbose=0, shuffle=False)
+        model.fit(UNEVEN.take(2), verbose=0, shuffle=False)
         model.shard_optimizer, model.fully_shard = False, BLOCKS
-        model.fit(UNEVEN, verbose=0, shuffle=False)
+        model.fit(UNEVEN.skip(2), verbose=0, shuffle=False)
     assert distance(model, alone()) < EQUAL
-
-
-def test_an_embedding_and_a_gpt_are_sharded():
-    def trained_gpt(count, **settings):
-        tokens = np.random.default_rng(0).integers(0, 20, (12, 9))
-        keras.utils.set_random_seed(1)
-        with on(count):
-            model = bt.Model.of(lambda: bt.gpt(20, 8, 16, 2, 4, nested_blocks=True), **settings)
-            model.compile(adamw(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(tokens[:, :-1], tokens[:, 1:], batch_size=6, epochs=2, shuffle=False, verbose=0)
-        return model
-
-    sharded = trained_gpt(2, fully_shard=r"block_\d+|embedding.*")
-    assert sum(is_shard(weight) for weight in sharded.weights) == 2 * 8 + 1
-    assert distance(sharded, trained_gpt(1)) < EQUAL
 
 
 def test_one_replica_has_nothing_to_shard():
@@ -372,7 +351,7 @@ def test_a_list_of_layers_stays_out_of_files(tmp_path):
     class Net(keras.Model):
         def __init__(self):
             super().__init__()
-            self.stack = [keras.layers.Dense(4) for _ in range(3)]
+            self.stack = [layers.Dense(4) for _ in range(3)]
 
         def call(self, x):
             for layer in self.stack:
@@ -384,9 +363,8 @@ def test_a_list_of_layers_stays_out_of_files(tmp_path):
         net(np.ones((1, 4)))
         return net
 
-    stock = built()
+    stock, other = built(), built()
     bt.Model.of(stock, fully_shard=[stock.stack[1]]).save_weights(tmp_path / "a.weights.h5")
-    other = built()
     other.load_weights(tmp_path / "a.weights.h5")
     assert distance(stock, other) == 0 and list(stock.fully_shard) == [stock.stack[1]]
 
@@ -410,7 +388,7 @@ def test_what_is_frozen_after_it_was_sharded_does_not_train():
 
 def test_a_weight_that_is_left_undecayed_itself_and_not_by_its_name_stays_so():
     models = []
-    for settings in ({}, {"fully_shard": BLOCKS}):
+    for settings in ({}, {"fully_shard": BLOCKS}, {"shard_optimizer": True}):
         with on(2):
             model = dense()
             optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5, epsilon=1e-4)
@@ -418,4 +396,4 @@ def test_a_weight_that_is_left_undecayed_itself_and_not_by_its_name_stays_so():
             bt.Model.of(model, **settings).compile(optimizer, "mse")
         model.fit(EVEN, verbose=0, shuffle=False)
         models.append(model)
-    assert apart(*models) < 1e-6
+    assert apart(models[0], models[1]) < 1e-6 and apart(models[0], models[2]) < 1e-6

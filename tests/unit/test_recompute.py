@@ -49,7 +49,7 @@ def both(replicas=1, policy="float32", jit=False, make=bt.Model, **options):
     for around in (as_it_is, bt.recompute):
         with precision(policy):
             build = partial(net, around, make, **options)
-            models.append(trained(build, DATA, sgd, replicas, epochs=2, jit_compile=jit))
+            models.append(trained(build, DATA, sgd, replicas, jit_compile=jit))
     return models
 
 
@@ -61,25 +61,22 @@ def apart(model, other, start):
 
 
 CUTS = [
-    (1, 1, "float32", EQUAL),
-    (2, 3, "float32", EQUAL),
-    (1, 3, "mixed_float16", 1e-2),
-    (2, 1, "mixed_bfloat16", 0.2),
+    (1, 1, "float32", False, EQUAL),
+    (1, 1, "float32", True, EQUAL),
+    (2, 3, "float32", False, EQUAL),
+    (1, 3, "mixed_float16", False, 1e-2),
+    (2, 1, "mixed_bfloat16", False, 0.2),
 ]
 EVERY_CUT = pytest.mark.more("every cut x every precision")
+IN_TIERS = in_two_tiers(CUTS, CUTS[1:4], EVERY_CUT)
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches", "policy", "near"), in_two_tiers(CUTS, CUTS[1:3], EVERY_CUT))
-def test_a_training_ends_at_the_same_weights(replicas, micro_batches, policy, near):
-    plain, recomputed = both(replicas, policy, micro_batches=micro_batches)
+@pytest.mark.parametrize(("replicas", "micro_batches", "policy", "xla", "near"), IN_TIERS)
+def test_a_training_ends_at_the_same_weights(replicas, micro_batches, policy, xla, near):
+    plain, recomputed = both(replicas, policy, xla, micro_batches=micro_batches)
     assert apart(recomputed, plain, net(as_it_is)) < near
     assert recomputed.history.history["loss"] == pytest.approx(plain.history.history["loss"], rel=near)
     assert replicas_agree(recomputed) == replicas_agree(plain)
-
-
-def test_xla_ends_at_the_same_weights():
-    plain, recomputed = both(jit=True)
-    assert apart(recomputed, plain, net(as_it_is)) < EQUAL
 
 
 def test_a_stock_model_and_a_loop_by_hand_give_the_same():

@@ -64,9 +64,7 @@ class ChunkedAttention:
     """Mixin for the layers that `chunk_attention` changes."""
 
     way = "chunks"
-
-    def state_in_place(self):
-        return {"chunks": self.chunks}
+    kept_in_copies = ("chunks",)
 
     def chunk_rows(self, length):
         """Return the rows per chunk for ``length`` queries; both may be tensors."""
@@ -91,15 +89,14 @@ class RowwiseMask:
 
     given: object
     is_causal: bool
-    meaning: object = None  # see masks.py
 
-    def of_rows(self, start, count, keys):
+    def of_rows(self, places, keys):
         mask = self.given
         if mask is not None and mask.shape[-2] != 1:
-            mask = _rows(mask, start, count, axis=mask.shape.rank - 2)
+            mask = tf.gather(mask, places, axis=mask.shape.rank - 2)
         if not self.is_causal:
             return mask
-        causal = (start + tf.range(count))[None, :, None] >= tf.range(keys)
+        causal = places[None, :, None] >= tf.range(keys)
         return causal if mask is None else tf.cast(mask, "bool") & causal
 
 
@@ -119,12 +116,10 @@ class _ChunkedCall:
         if not isinstance(self._mask, RowwiseMask):
             self._mask = RowwiseMask(self._mask, arguments.get("use_causal_mask", False))
 
-        # Equal chunks, and a smaller one for the remaining rows; Python integers where lengths are static
-        length = query.shape[1] or tf.shape(query)[1]
-        self._size = layer.chunk_rows(length)
-        self._count = length // self._size
-        self._rest = length - self._count * self._size
-        self._has_rest = not isinstance(self._rest, int) or self._rest > 0
+        # Python integers where lengths are static
+        self._length = query.shape[1] or tf.shape(query)[1]
+        self._count = -(-self._length // layer.chunk_rows(self._length))
+        self._size = -(-self._length // self._count)  # equal chunks: the last one may repeat the last row
 
         self._scopes = scopes_of_call()
         self._seeds = _seeds(layer)
@@ -152,17 +147,12 @@ class _ChunkedCall:
         """Return the outputs for all rows, and how far one chunk advances the state of each seed."""
 
         def add_chunk(number, chunks, *_):
-            outputs, draws = self._attend(_rows(query, number * self._size, self._size), key, value, number, self._size)
+            outputs, draws = self._attend(tf.gather(query, self._places(number), axis=1), key, value, number)
             return number + 1, chunks.write(number, tf.cast(outputs, query.dtype)), *draws
 
         chunks = tf.TensorArray(query.dtype, self._count)
         _, chunks, *draws = _loop(self._count, add_chunk, chunks, *self._states)
-        outputs = _joined(chunks, query, self._count * self._size)
-        if self._has_rest:
-            rows = _rows(query, self._count * self._size, self._rest)
-            last, draws = self._attend(rows, key, value, self._count, self._rest)
-            outputs = tf.concat([outputs, tf.cast(last, query.dtype)], axis=1)
-        return outputs, draws
+        return self._joined(chunks, query), draws
 
     def _backward(self, upstream, query, key, value, weights):
         """Return the gradients of query, key and value, and of the ``weights`` that the attention method uses.
@@ -174,37 +164,36 @@ class _ChunkedCall:
             query, key, value = tf.identity(query), tf.identity(key), tf.identity(value)
         summed = [key, value, *weights]
 
-        def gradients(number, count):
-            rows = _rows(query, number * self._size, count)
+        def add_chunk(number, chunks, *sums):
+            places = self._places(number)
+            rows = tf.gather(query, places, axis=1)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([rows, *summed])
-                outputs, _ = self._attend(rows, key, value, number, count)
-            of_outputs = tf.cast(_rows(upstream, number * self._size, count), outputs.dtype)
-            found = tape.gradient(outputs, [rows, *summed], of_outputs, tf.UnconnectedGradients.ZERO)
-            return found[0], [tf.cast(one, at_least_32_bits(one.dtype)) for one in found[1:]]
-
-        def add_chunk(number, chunks, *sums):
-            of_rows, others = gradients(number, self._size)
-            return number + 1, chunks.write(number, of_rows), *map(tf.add, sums, others)
+                outputs, _ = self._attend(rows, key, value, number)
+            of_outputs = tf.cast(tf.gather(upstream, places, axis=1), outputs.dtype)
+            is_new = number * self._size + tf.range(self._size) < self._length
+            is_new = tf.reshape(is_new, [-1, *[1] * (of_outputs.shape.rank - 2)])
+            of_outputs = tf.where(is_new, of_outputs, tf.zeros_like(of_outputs))
+            of_rows, *found = tape.gradient(outputs, [rows, *summed], of_outputs, tf.UnconnectedGradients.ZERO)
+            sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, found, strict=True)]
+            return number + 1, chunks.write(number, of_rows), *sums
 
         chunks = tf.TensorArray(query.dtype, self._count)
         zeros = [tf.zeros_like(one, at_least_32_bits(one.dtype)) for one in summed]
         _, chunks, *sums = _loop(self._count, add_chunk, chunks, *zeros)
-        of_query = _joined(chunks, query, self._count * self._size)
-        if self._has_rest:
-            with tf.control_dependencies([of_query]):
-                of_rows, others = gradients(self._count, self._rest)
-            of_query = tf.concat([of_query, of_rows], axis=1)
-            sums = [*map(tf.add, sums, others)]
         of_summed = [tf.cast(total, one.dtype) for total, one in zip(sums, summed, strict=True)]
-        return [of_query, *of_summed[:2]], of_summed[2:]
+        return [self._joined(chunks, query), *of_summed[:2]], of_summed[2:]
 
-    def _attend(self, query, key, value, number, count):
-        """Return the outputs for the ``count`` query rows of chunk ``number``, and how far its seeds advanced."""
+    def _places(self, number):
+        """Return the positions of the query rows of chunk ``number``."""
+        return tf.minimum(number * self._size + tf.range(self._size), self._length - 1)
+
+    def _attend(self, query, key, value, number):
+        """Return the outputs for the query rows of chunk ``number``, and how far its seeds advanced."""
         start = number * self._size
         now = {**self._arguments, **dict(zip(self._names, (query, key, value), strict=True))}
         if "attention_mask" in now:
-            now["attention_mask"] = self._mask.of_rows(start, count, self._keys)
+            now["attention_mask"] = self._mask.of_rows(self._places(number), self._keys)
         if "use_causal_mask" in now:
             now["use_causal_mask"] = False  # included in the mask of the rows
         for name in _ROW_OFFSETS:
@@ -219,28 +208,17 @@ class _ChunkedCall:
         self._returns_scores = isinstance(outputs, tuple)
         return outputs[0] if isinstance(outputs, tuple) else outputs, draws
 
+    def _joined(self, chunks, query):
+        """Return outputs [batch, positions, ...] from chunks, a `tf.TensorArray` of [batch, rows of a chunk, ...]."""
+        stacked = chunks.stack()  # [chunks, batch, rows, ...]
+        moved = tf.transpose(stacked, [1, 0, *range(2, stacked.shape.rank)])
+        rows = self._count * self._size
+        joined = tf.reshape(moved, [query.shape[0] or tf.shape(query)[0], rows, *stacked.shape[3:]])
+        return joined if isinstance(rows, int) and rows == self._length else joined[:, : self._length]
+
 
 def _loop(count, body, *start):
     return tf.while_loop(lambda number, *_: number < count, body, (0, *start), parallel_iterations=1)
-
-
-def _rows(tensor, start, count, axis=1):
-    """Return positions ``start`` to ``start + count`` along an axis."""
-    begin = [0] * tensor.shape.rank
-    size = [-1 if length is None else length for length in tensor.shape]
-    begin[axis], size[axis] = start, count
-    return tf.slice(tensor, begin, size)
-
-
-def _joined(chunks, query, count):
-    """Return outputs [batch, count, ...] from chunks, a `tf.TensorArray` of [batch, count / chunks, ...]."""
-    stacked = chunks.stack()  # [chunks, batch, rows, ...]
-    order = [1, 0, *range(2, stacked.shape.rank)]
-    shape = [-1 if length is None else length for length in [query.shape[0], None, *stacked.shape[3:]]]
-    if not isinstance(count, int):
-        return tf.reshape(tf.transpose(stacked, order), [tf.shape(query)[0], count, *shape[2:]])
-    shape[1] = count
-    return tf.reshape(tf.transpose(stacked, order), shape)
 
 
 def _seeds(layer):
@@ -254,17 +232,13 @@ def _seeds(layer):
 
 def attention_layers(model):
     """Return the layers within a model that compute attention, supported or not."""
-    return [layer for layer in layers_within(model) if _has_method(layer) or _is_written_out(layer)]
-
-
-def _has_method(layer):
-    return hasattr(layer, "_compute_attention")
+    return [layer for layer in layers_within(model) if hasattr(layer, "_compute_attention") or _is_written_out(layer)]
 
 
 def _is_written_out(layer):
     """Return whether a layer computes attention inline, out of reach, as Bloom's and Falcon's in KerasHub do."""
     looks_like_it = "Attention" in own_class(layer).__name__ and isinstance(layer, keras.layers.Layer)
-    return looks_like_it and not any(_has_method(inner) for inner in layers_within(layer))
+    return looks_like_it and not any(hasattr(inner, "_compute_attention") for inner in layers_within(layer))
 
 
 def refuse(model, chosen):
@@ -273,7 +247,7 @@ def refuse(model, chosen):
         raise ValueError(f"{model.name} has no attention layer")
     for layer in chosen:
         kind = own_class(layer).__name__
-        if not _has_method(layer):
+        if not hasattr(layer, "_compute_attention"):
             raise ValueError(
                 f"{layer.name} ({kind}) has no attention that can be replaced, so it cannot be computed"
                 " in chunks: leave it out with layers=, a function, a regular expression or a list"

@@ -1,15 +1,14 @@
 """The head, loss and metrics of a language model computed for some rows at a time, without full logits."""
 
 import warnings
-from contextlib import contextmanager
 from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
-from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows, unwatched, watcher_of
+from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
 from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become
-from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method, with_mask
+from bigtrain_nb.common.keras_compat import mask_of, patched_method, with_mask
 from bigtrain_nb.common.own_step import in_own_step, is_in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -42,23 +41,10 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
         rows = 2048 if tf.config.list_physical_devices("GPU") else 384
     if rows is not False:
         rows = integer("rows", rows, 1)
-        Head(model, ChunkedHead).refuse_rows_together()
+        Head(model).refuse_rows_together()
     become(model, ChunkedHead, rows_of_logits=rows)
     model.train_function = model.test_function = None
     return model
-
-
-@contextmanager
-def full_logits(model):
-    """Compute full logits in the steps of a model, also with a chunked head."""
-    rows = getattr(model, "rows_of_logits", False)
-    if rows:
-        object.__setattr__(model, "rows_of_logits", False)
-    try:
-        yield
-    finally:
-        if rows:
-            object.__setattr__(model, "rows_of_logits", rows)
 
 
 class ChunkedHead:
@@ -66,12 +52,11 @@ class ChunkedHead:
 
     stands_for_keras = True  # see `keras_compat.overriding`
     kept_in_copies = ("rows_of_logits",)
-    _known = (None, None, None, None)  # loss, metrics and kind of batch already checked; how metrics count
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         if not self.rows_of_logits or not is_in_own_step(self) or infers_shapes():
             return super().call(inputs, training=training, mask=mask, **kwargs)
-        head = Head(self, ChunkedHead)
+        head = Head(self)
         hidden = head.hidden(inputs, training=training, mask=mask, **kwargs)
         return Deferred(head, hidden, self.rows_of_logits, training)
 
@@ -115,34 +100,22 @@ class ChunkedHead:
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _loss_by_chunks(self, loss, y, y_pred, sample_weight, training):  # private: Keras
-        _refuse_own_reduction(self, loss)
         compiled, scale = self._compile_metrics, tf.ones([])
         if training and self.optimizer is not None:
             scale = self.optimizer.scale_loss(scale)  # float16 gradients of a mean over many positions would underflow
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
         metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
-        rows = RowByRow(y_pred, unwatched(loss), y, sample_weight, metrics, scale, training)
-        kind = loss, compiled, repr((y.shape[1:], y.dtype, sample_weight is None, mask_of(y_pred) is None))
-        if not all(one is other or one == other for one, other in zip(kind, self._known[:3], strict=True)):
-            object.__setattr__(self, "_known", (*kind, metrics_by_rows(self, rows)))  # Keras would track it
-        rows.metrics = self._known[3]
-        if watcher := watcher_of(loss):
+        rows = RowByRow(y_pred, loss, y, sample_weight, metrics, scale, training)
+        known = vars(self._compile_loss).setdefault("_known_by_rows", {})  # `compile` makes a new one
+        kind = repr((y.shape[1:], y.dtype, sample_weight is None, mask_of(y_pred) is None))
+        if kind not in known:
+            known[kind] = metrics_by_rows(self, rows)
+        rows.metrics = known[kind]
+        if watcher := getattr(vars(loss).get("call"), "__self__", None):  # a `WatchedLoss`
             specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]
             watcher.record(*specs, rows.left())
         value, y_pred.states = rows.run()
         return value
-
-
-def _refuse_own_reduction(model, loss):
-    """Raise ValueError for a loss that reduces the rows in a custom way, or not at all."""
-    loss = loss.loss if isinstance(loss, WatchedLoss) else loss
-    if WatchedLoss(loss).reduces or loss.reduction in (None, "none"):
-        what = "overrides __call__" if WatchedLoss(loss).reduces else "has reduction=None"
-        raise ValueError(
-            f"{model.name}: the loss {WatchedLoss(loss).name} {what}, but a head in chunks needs Keras' own reduction"
-            ' to a scalar: define call, with reduction="sum_over_batch_size"; or compute full logits with'
-            " bt.chunk_head(model, rows=False)"
-        )
 
 
 class Deferred:

@@ -17,12 +17,12 @@ type, which is float32 under a mixed policy too; gradients in ``reduce_dtype``.
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.advanced.parallel.recompute import is_recomputed
 from bigtrain_nb.advanced.parallel.sharded_weights import (
     build_sharded,
-    expose_full_weights,
     refuse_to_shard,
     shard_weights,
 )
@@ -31,7 +31,7 @@ from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import at_least_32_bits, is_shard, sum_over_replicas
+from bigtrain_nb.common.replicas import at_least_32_bits, full_weights, is_shard, set_full_weights, sum_over_replicas
 from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
 _thread_state = threading.local()  # replicas of one process are threads
@@ -51,7 +51,7 @@ def shard_layers(model, layers, deferred=None):
         return False
     for layer in chosen:
         _refuse(model, layer, chosen)
-    refuse_nested(chosen, "fully_shard")
+    refuse_nested(chosen, "fully_shard selects both")
     sharded = {}  # weights and shards of each inner layer, which two chosen ones may share
     with model.distribute_strategy.scope():
         for layer in chosen:
@@ -63,7 +63,8 @@ def shard_layers(model, layers, deferred=None):
             object.__setattr__(layer, "_weights_and_shards", pairs)  # Keras tracks an ordinary attribute
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
-        expose_full_weights(layer)
+        layer.get_weights = partial(full_weights, layer)
+        layer.set_weights = partial(set_full_weights, layer)
     return True
 
 
@@ -108,66 +109,83 @@ class FullySharded:
 
     def call(self, *args, **kwargs):
         if on_replicas():
-            return call_as_function(self, super().call, args, kwargs, self._gathered)
+            return call_of_shards(self, super().call, self._weights_and_shards, *args, **kwargs)
         return super().call(*args, **kwargs)
 
-    def _gathered(self, run):
-        """Return ``run`` with gathered weights, forward and backward; gradients are summed over the replicas."""
-        weights = [weight for weight, _ in self._weights_and_shards]
-        shards = [shard for _, shard in self._weights_and_shards]
-        trains = [shard.trainable for shard in shards]
-        reduce_dtype = getattr(_thread_state, "reduce_dtype", None)
-        if reduce_dtype is None:
-            raise ValueError(
-                f"the weights of {self.name} are sharded across the replicas, and a plain keras.Model cannot train"
-                " them: use fit, evaluate and predict of bt.Model.of(model)"
-            )
 
-        def gathered(parts, first):
-            """Return the full weights, gathered only after the tensors ``first`` are ready: one layer at a time."""
-            with tf.control_dependencies(first):
-                return join_shards([tf.identity(part) for part in parts], [weight.shape for weight in weights])
+@contextmanager
+def communicating(reduce_dtype, gather=join_shards, scatter=sum_into_shards, last=list):
+    """Let sharded layers be called. ``gather``, ``scatter``: as in shards.py; ``last``: of a layer's gradients."""
+    _thread_state.communication = reduce_dtype, gather, scatter, last
+    try:
+        yield
+    finally:
+        _thread_state.communication = None
 
-        def computed(values, tensors):
-            return run(*tensors, values=list(zip(weights, values, strict=True)))
 
-        @tf.custom_gradient
-        def block(*inputs):
-            parts, tensors = inputs[: len(shards)], inputs[len(shards) :]
+def call_of_shards(layer, own_call, weights_and_shards, *args, **kwargs):
+    """Return the result of a layer's ``own_call`` with weights gathered from shards."""
+    return call_as_function(layer, own_call, args, kwargs, partial(_gathered, layer.name, weights_and_shards))
 
-            def backward(*upstream, variables=()):
-                begun = [gradient for gradient in upstream if gradient is not None]
-                with tf.control_dependencies(begun):
-                    tensors_again = [tf.identity(tensor) for tensor in tensors]
-                values = gathered(parts, begun)
-                watched = [value for value, does in zip(values, trains, strict=True) if does]
-                with tf.GradientTape() as tape:
-                    tape.watch([*watched, *tensors_again])
-                    outputs = tf.nest.flatten(computed(values, tensors_again))
-                    with_gradient = [
-                        (output, gradient)
-                        for output, gradient in zip(outputs, upstream, strict=True)
-                        if gradient is not None and output.dtype.is_floating
-                    ]
-                of_values, of_tensors, of_variables = tape.gradient(
-                    [output for output, _ in with_gradient],
-                    [watched, tensors_again, list(variables)],
-                    [gradient for _, gradient in with_gradient],
-                )
-                with_shapes = [
-                    None if gradient is None else tf.reshape(gradient, value.shape)  # the tape may not know
-                    for gradient, value in zip(of_values, watched, strict=True)
+
+def _gathered(name, weights_and_shards, run):
+    """Return ``run`` with gathered weights, forward and backward; gradients are summed over the replicas."""
+    weights = [weight for weight, _ in weights_and_shards]
+    shards = [shard for _, shard in weights_and_shards]
+    trains = [shard.trainable for shard in shards]
+    communication = getattr(_thread_state, "communication", None)
+    if communication is None:
+        raise ValueError(
+            f"the weights of {name} are sharded across the replicas, and a plain keras.Model cannot train them: use"
+            " fit, evaluate and predict of bt.Model.of(model)"
+        )
+    reduce_dtype, gather, scatter, last = communication
+
+    def gathered(parts, first):
+        """Return the full weights, gathered only after the tensors ``first`` are ready: one layer at a time."""
+        with tf.control_dependencies(first):
+            return gather([tf.identity(part) for part in parts], [weight.shape for weight in weights])
+
+    def computed(values, tensors):
+        return run(*tensors, values=list(zip(weights, values, strict=True)))
+
+    @tf.custom_gradient
+    def block(*inputs):
+        parts, tensors = inputs[: len(shards)], inputs[len(shards) :]
+
+        def backward(*upstream, variables=()):
+            begun = [gradient for gradient in upstream if gradient is not None]
+            with tf.control_dependencies(begun):
+                tensors_again = [tf.identity(tensor) for tensor in tensors]
+            values = gathered(parts, begun)
+            watched = [value for value, does in zip(values, trains, strict=True) if does]
+            with tf.GradientTape() as tape, tf.name_scope(name):
+                tape.watch([*watched, *tensors_again])
+                outputs = tf.nest.flatten(computed(values, tensors_again))
+                with_gradient = [
+                    (output, gradient)
+                    for output, gradient in zip(outputs, upstream, strict=True)
+                    if gradient is not None and output.dtype.is_floating
                 ]
-                of_trained = iter(_own_sums(with_shapes, reduce_dtype))
-                of_inputs = [*(next(of_trained) if does else None for does in trains), *of_tensors]
-                return (of_inputs, of_variables) if variables else of_inputs
+            of_values, of_tensors, of_variables = tape.gradient(
+                [output for output, _ in with_gradient],
+                [watched, tensors_again, list(variables)],
+                [gradient for _, gradient in with_gradient],
+            )
+            with_shapes = [
+                None if gradient is None else tf.reshape(gradient, value.shape)  # the tape may not know
+                for gradient, value in zip(of_values, watched, strict=True)
+            ]
+            of_trained = iter(_own_sums(with_shapes, reduce_dtype, scatter))
+            of_inputs = last([*(next(of_trained) if does else None for does in trains), *of_tensors])
+            return (of_inputs, of_variables) if variables else of_inputs
 
-            return computed(gathered(parts, tensors), tensors), backward
+        return computed(gathered(parts, tensors), tensors), backward
 
-        return lambda *tensors: block(*[shard.value for shard in shards], *tensors)
+    return lambda *tensors: block(*[shard.value for shard in shards], *tensors)
 
 
-def _own_sums(gradients, reduce_dtype):
+def _own_sums(gradients, reduce_dtype, scatter):
     """Return this replica's shards of the sums of gradients over the replicas; None where no replica has one."""
     places = [place for place, gradient in enumerate(gradients) if gradient is not None]
     sent = []
@@ -175,7 +193,7 @@ def _own_sums(gradients, reduce_dtype):
         dtype = gradients[place].dtype
         sent.append(tf.cast(gradients[place], tf.bfloat16 if reduce_dtype == "bfloat16" else at_least_32_bits(dtype)))
     sums = [None] * len(gradients)
-    for place, own in zip(places, sum_into_shards(sent), strict=True):
+    for place, own in zip(places, scatter(sent), strict=True):
         sums[place] = tf.cast(own, gradients[place].dtype)
     return sums
 
@@ -207,13 +225,8 @@ class FullyShardedMean(MeanOfShards):
         for layer in layers_within(model):
             sync_frozen(layer)
 
-    @contextmanager
     def step_context(self):
-        _thread_state.reduce_dtype = self.model.reduce_dtype
-        try:
-            yield
-        finally:
-            _thread_state.reduce_dtype = None
+        return communicating(self.model.reduce_dtype)
 
     def share(self, data, training):
         """Return a share that training scales by its part of the batch, so that the replicas' sum is the mean."""

@@ -17,7 +17,7 @@ from bigtrain_nb.advanced.parallel.attention import (
     refuse_twice,
 )
 from bigtrain_nb.advanced.parallel.layers import layers_chosen
-from bigtrain_nb.advanced.parallel.masks import KV_CACHE_MASK, all_of, annotate_masks, meaning_of
+from bigtrain_nb.advanced.parallel.masks import KV_CACHE_MASK, all_of, annotate_masks, attach_meaning, meaning_of
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.quiet import keras, tf
@@ -82,9 +82,7 @@ class FusedAttention(ChunkedAttention):
     """Mixin for the layers that `fuse_attention` changes."""
 
     way = "one kernel"
-
-    def state_in_place(self):
-        return {}
+    kept_in_copies = ()
 
     def chunk_rows(self, length):
         return min(_ROWS, length) if isinstance(length, int) else tf.minimum(_ROWS, length)
@@ -94,13 +92,8 @@ class FusedAttention(ChunkedAttention):
         given = {"value_mask": value_mask, "key_mask": key_mask, "attention_mask": attention_mask}
         mask = super()._compute_attention_mask(query, value, **given, **others)
         inner = meaning_of(attention_mask)
-        mask.meaning = replace(
-            inner,
-            is_causal=mask.is_causal or inner.is_causal,
-            keys=all_of(value_mask, key_mask, inner.keys),
-            window=_kind_of(self).window(self),
-        )
-        return mask
+        is_causal = mask.is_causal or inner.is_causal
+        return attach_meaning(mask, replace(inner, is_causal=is_causal, keys=all_of(value_mask, key_mask, inner.keys)))
 
     def _compute_attention(self, *args, **kwargs):
         own = super(ChunkedAttention, self)._compute_attention
@@ -131,8 +124,7 @@ def _may_be_of_a_cache(meaning, mask, query, key):
 
 
 def _meaning_for_call(layer, given):
-    mask = given.get("attention_mask")
-    meaning = getattr(mask, "meaning", None) or meaning_of(mask)
+    meaning = meaning_of(given.get("attention_mask"))
     if meaning is KV_CACHE_MASK:
         return meaning
     window = _kind_of(layer).window(layer)
@@ -240,8 +232,10 @@ def _dtype_problem(dtype):
     return f'the kernel needs a 16-bit type, not {name}: call keras.config.set_dtype_policy("mixed_bfloat16")'
 
 
-def _device_problem(query):
-    return "this runs on a CPU" if "CPU" in device_of(query).upper() else None
+def _device_problem(query):  # private: Keras
+    """Tensors of a function called within `tf.device` have no device when it is traced; the eager context knows it."""
+    device = query.device or context.context().device_name or ""
+    return "this runs on a CPU" if "CPU" in device.upper() else None
 
 
 def _call_problem(query, key, value, meaning):
@@ -264,11 +258,3 @@ def _call_problem(query, key, value, meaning):
     ):
         return "segments are untested with padding, a window or another mask: give positions outside of segments a 0"
     return None
-
-
-def device_of(tensor):  # private: Keras
-    """Return the name of the device on which a tensor is computed, as far as known at tracing time.
-
-    Tensors of a function called within `tf.device` have no device; the eager context knows it.
-    """
-    return tensor.device or context.context().device_name or ""

@@ -38,14 +38,13 @@ def layers_chosen(model, layers, setting="layers"):
     return chosen
 
 
-def refuse_nested(chosen, setting):
-    """Raise ValueError for a chosen layer that is inside another one."""
+def refuse_nested(chosen, problem):
+    """Raise ValueError for a chosen layer that is inside another one; ``problem``: what is done to both."""
     for layer in chosen:
         for inner in layers_within(layer)[1:]:
             if any(inner is one for one in chosen):
                 raise ValueError(
-                    f"{inner.name} is inside {layer.name}, and {setting} selects both: choose the inner or the outer"
-                    " one"
+                    f"{inner.name} is inside {layer.name}, and {problem}: choose the inner or the outer one"
                 )
 
 
@@ -88,7 +87,7 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
             filled[place] = with_mask(tf.identity(tensor), mask_of(given[place]))
         args_now, kwargs_now = tf.nest.pack_sequence_as((args, kwargs), filled)
         values = [*zip(known, before, strict=True), *values]
-        with within_scopes(scopes), _Updates(values) as scope:
+        with within_scopes(scopes), ValuesFor(values, collect_losses=True) as scope:
             outputs = own_call(*args_now, **kwargs_now)
         flat = tf.nest.flatten(outputs)
         masks = [mask_of(output) for output in flat]
@@ -108,14 +107,22 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
     return (tf.nest.pack_sequence_as(traced["outputs"], flat), after, losses), traced["updated"]
 
 
-class _Updates(keras.StatelessScope):
-    """A scope that records which variables would be updated, each once, without updating them."""
+class ValuesFor(keras.StatelessScope):
+    """A scope with values of some variables, as they are: Keras would cast them to the variables' dtypes.
 
-    def __init__(self, values):
-        super().__init__(collect_losses=True)
-        # As they are: Keras would cast them to the dtype of the enclosing layer
+    ``values``: pairs of a variable and a tensor. ``read``: the ids of the variables that were read. ``updated``: those
+    that would have been updated, each once.
+    """
+
+    def __init__(self, values, collect_losses=False):
+        super().__init__(collect_losses=collect_losses)
         self.state_mapping = {id(variable): value for variable, value in values}
+        self.read = set()
         self.updated = []
+
+    def get_current_value(self, variable):
+        self.read.add(id(variable))
+        return super().get_current_value(variable)
 
     def add_update(self, update):
         variable, _ = update

@@ -73,9 +73,6 @@ def annotate_masks(model):
 class MaskAnnotatingDecoder:
     """Mixin for KerasHub's decoders as in GPT-2, BART, Llama, Mistral and Qwen."""
 
-    def state_in_place(self):
-        return {}
-
     def _compute_self_attention_mask(self, *args, **kwargs):
         own = super()._compute_self_attention_mask
         mask = own(*args, **kwargs)
@@ -99,9 +96,6 @@ class MaskAnnotatingDecoder:
 
 class MaskAnnotatingGemmaBlock:
     """Mixin for the blocks of Gemma."""
-
-    def state_in_place(self):
-        return {}
 
     def _compute_attention_mask(self, x, padding_mask, cache, cache_update_index):
         mask = super()._compute_attention_mask(x, padding_mask, cache, cache_update_index)

@@ -4,10 +4,11 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.advanced.parallel.shards import is_shard
+from bigtrain_nb.advanced.parallel.layers import ValuesFor
 from bigtrain_nb.common.in_place import own_class
-from bigtrain_nb.common.keras_compat import Functional
+from bigtrain_nb.common.keras_compat import Functional, overriding
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import is_shard
 
 # isort: split
 from keras.src.models.functional import operation_fn
@@ -15,14 +16,15 @@ from keras.src.ops.function import Function
 
 
 class Head:
-    """The last layer with weights of a model, and what follows it; no class but ``ours`` may override Keras' `call`.
+    """The last layer with weights of a model, and what follows it; no class of the user's may override Keras' `call`.
 
     It maps rows of hidden states, [n, 1, width] where the model has [batch, positions, width], to logits, [n, 1,
     vocabulary]. Raises ValueError, by name, where that is not possible.
     """
 
-    def __init__(self, model, ours):
-        functional = functional_of(model, ours)
+    def __init__(self, model):  # private: Keras
+        inside = {Functional: model, keras.Sequential: getattr(model, "_functional", None)}
+        functional = inside.get(overriding(model, "call"))
         if functional is None:
             raise ValueError(
                 f"{model.name} ({own_class(model).__name__}) has a custom call or is not built, so its head cannot be"
@@ -41,7 +43,7 @@ class Head:
                 f"{self.name} cannot be computed in chunks of rows: a head takes only hidden states, but this one takes"
                 f" {len(tensors)} tensors of {', '.join(tensor.dtype for tensor in tensors) or 'the batch'}"
             )
-        self._until = keras.Model(functional._inputs_struct, tensors, name=functional.name).call  # private: Keras
+        self._until = keras.Model(functional._inputs_struct, tensors, name=functional.name).call
         self._function = Function(tensors, output)
         self._layers = [one for one in self._function.operations if isinstance(one, keras.layers.Layer)]
         self.row = (*[1] * (len(tensors[0].shape) - 2), tensors[0].shape[-1])  # the shape of a row of hidden states
@@ -49,7 +51,7 @@ class Head:
         self._refuse_kinds_of_weights()
         weights = {id(weight): weight for layer in self._layers for weight in layer.weights}
         self.variables = list(weights.values())
-        with ValuesFor(self.variables, [weight.value for weight in self.variables]) as scope:
+        with ValuesFor([(weight, weight.value) for weight in self.variables]) as scope:
             self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
         self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
 
@@ -61,7 +63,7 @@ class Head:
     def __call__(self, rows, training, values=None):
         """Return the logits of rows; tensors ``values`` replace those of the variables."""
         values = [variable.value for variable in self.variables] if values is None else values
-        with ValuesFor(self.variables, values):
+        with ValuesFor(zip(self.variables, values, strict=True)):
             return self._after(self._rows(rows), training)
 
     def _after(self, values, training):
@@ -84,41 +86,16 @@ class Head:
 
     def _refuse_kinds_of_weights(self):
         for layer in self._layers:
-            for what, is_so in {
-                "is quantized": getattr(layer, "quantization_mode", None),
-                "is fully sharded": any(is_shard(weight) for weight in layer.weights),
-                "adds a loss on its outputs, its activity_regularizer": layer.activity_regularizer is not None,
-            }.items():
-                if is_so:
-                    raise ValueError(f"{layer.name} {what}, so {self.name} cannot be computed in chunks of rows")
-
-
-def functional_of(model, ours):  # private: Keras
-    """Return the functional model that calls a model's layers: itself, or the one in a Sequential; else None.
-
-    Also None where a class other than ``ours`` has a custom `call`, which may do more.
-    """
-    calls = next(kind for kind in type(model).__mro__ if "call" in vars(kind) and kind is not ours)
-    return {Functional: model, keras.Sequential: getattr(model, "_functional", None)}.get(calls)
+            what = "is quantized" if getattr(layer, "quantization_mode", None) else ""
+            if any(map(is_shard, layer.weights)):
+                what = "is fully sharded"
+            if layer.activity_regularizer is not None:
+                what = "adds a loss on its outputs, its activity_regularizer"
+            if what:
+                raise ValueError(f"{layer.name} {what}, so {self.name} cannot be computed in chunks of rows")
 
 
 def made_by(tensor):  # private: Keras
     """Return the layer or operation that produced a symbolic tensor, and its symbolic inputs."""
     operation, index, _ = tensor._keras_history
     return operation, operation._inbound_nodes[index].input_tensors
-
-
-class ValuesFor(keras.StatelessScope):
-    """A scope in which variables have given tensors as values, uncast: Keras would cast them to the variables' dtypes.
-
-    ``read``: the ids of those that were read.
-    """
-
-    def __init__(self, variables, values):
-        super().__init__()
-        self.state_mapping = {id(one): value for one, value in zip(variables, values, strict=True)}
-        self.read = set()
-
-    def get_current_value(self, variable):
-        self.read.add(id(variable))
-        return super().get_current_value(variable)

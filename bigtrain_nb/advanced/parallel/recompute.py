@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen
+from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_compat import layers_within
@@ -44,7 +44,9 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     """
     of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
     chosen = [model] if layers is None else layers_chosen(model, layers)
-    _refuse_one_inside_another(model, chosen)
+    already = [layer for layer in layers_within(model) if is_recomputed(layer)]
+    both = "both are to be recomputed, so its layers would be computed three times"
+    refuse_nested([*already, *chosen], both)
     for layer in chosen:
         if not is_recomputed(layer):
             become(layer, Recomputed)
@@ -58,17 +60,6 @@ class Recomputed:
 
     def call(self, *args, **kwargs):
         return call_as_function(self, super().call, args, kwargs, tf.recompute_grad)
-
-
-def _refuse_one_inside_another(model, chosen):
-    already = [layer for layer in layers_within(model) if is_recomputed(layer)]
-    for outer in [*already, *chosen]:
-        for inner in layers_within(outer)[1:]:
-            if is_recomputed(inner) or any(inner is one for one in chosen):
-                raise ValueError(
-                    f"{inner.name} is inside {outer.name}, and both are to be recomputed: its layers would be computed"
-                    " three times. Choose the inner or the outer one"
-                )
 
 
 def is_recomputed(layer):

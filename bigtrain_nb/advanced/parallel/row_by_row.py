@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.advanced.parallel.model_head import ValuesFor
 from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_mask
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
@@ -62,7 +62,10 @@ class RowByRow:
         y = self._padded(self.y, [*one, *self.y.shape[hidden.shape.rank - 1 :]])
         mask = mask_of(self.logits)
         mask = None if mask is None else self._padded(mask, one)
-        counts = [self._padded(self._places(*kind), one) for _, *kind in self.metrics]
+        counts = [
+            self._padded(_places(self._leading, self.sample_weight if is_weighted else None, shares), one)
+            for _, is_weighted, shares in self.metrics
+        ]
         trained = [one.trainable and self.takes_gradients for one in self._head.variables]
         upstream = self._upstream()
 
@@ -81,9 +84,7 @@ class RowByRow:
                         before = [next(states) for _ in metric.variables]
                         after += metric.stateless_update_state(before, of(y), logits, of(counted))
                 with tf.control_dependencies(after):  # last, so that gradients are written over logits
-                    values = self.loss.call(tf.cast(of(y), self.loss.dtype), tf.cast(logits, self.loss.dtype))
-                if mask_of(values) is not None and self.left() is None:
-                    raise ValueError("it masks its own values: use SparseCategoricalCrossentropy(ignore_class=...)")
+                    values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
                 of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
@@ -111,13 +112,6 @@ class RowByRow:
         values = tf.reshape(values, [-1, *row])
         return tf.pad(values, [[0, self._chunks * self._size - self._count]] + [[0, 0]] * len(row))
 
-    def _places(self, is_weighted, shares):
-        """Return the weight of each position in a metric, [batch, positions]."""
-        places = tf.ones([self._leading[0], tf.reduce_prod(self._leading[1:])])
-        if is_weighted and self.sample_weight is not None:
-            places *= tf.reshape(tf.cast(self.sample_weight, tf.float32), [self._leading[0], -1])
-        return places / tf.cast(tf.shape(places)[1], tf.float32) if shares else places
-
     def left(self):
         """Return which positions a loss does not skip by its ``ignore_class``, or None if it has none."""
         ignored = getattr(self.loss, "ignore_class", None)
@@ -126,8 +120,8 @@ class RowByRow:
     def _reduced(self, values):
         """Return Keras' own reduction of the losses of all rows, with weights and masks."""
         of_places = with_mask(tf.reshape(values[: self._count], self._leading), self.left())
-        reduction = unwatched(self.loss)
-        reduction.call = lambda *_: of_places
+        reduction = object.__new__(type(self.loss))  # of the same settings
+        vars(reduction).update(vars(self.loss), call=lambda *_: of_places)
         nothing = with_mask(tf.zeros([]), mask_of(self.logits))
         return reduction(nothing, nothing, self.sample_weight)
 
@@ -138,6 +132,22 @@ class RowByRow:
             tape.watch(zeros)
             loss = self._reduced(zeros)
         return tape.gradient(loss, zeros) * tf.cast(self.scale, self.loss.dtype)
+
+
+def _losses(loss, y, y_pred):
+    """Return the loss of each row, by the class's own ``call``: that of the object may be watched."""
+    values = type(loss).call(loss, tf.cast(y, loss.dtype), tf.cast(y_pred, loss.dtype))
+    if mask_of(values) is not None and getattr(loss, "ignore_class", None) is None:
+        raise ValueError("it masks its own values: use SparseCategoricalCrossentropy(ignore_class=...)")
+    return values
+
+
+def _places(leading, weight, shares):
+    """Return the weight of each position in a metric, [batch, positions]."""
+    places = tf.ones([leading[0], tf.reduce_prod(leading[1:])])
+    if weight is not None:
+        places *= tf.reshape(tf.cast(weight, tf.float32), [leading[0], -1])
+    return places / tf.cast(tf.shape(places)[1], tf.float32) if shares else places
 
 
 # Checks
@@ -155,65 +165,71 @@ def metrics_by_rows(model, given):
 
 
 def _examined(model, given):
-    drawn = _drawn(given)
-    whole, weight = with_mask(drawn.logits.hidden, mask_of(drawn.logits)), drawn.sample_weight
-    why = _difference(lambda: [given.loss(drawn.y, whole, weight)], lambda: drawn.run()[:1])
+    y, logits, mask, weight = _drawn(given)
+    whole, leading = with_mask(logits, mask), logits.shape[:-1]
+
+    def in_chunks(tensor, *row):
+        return tf.split(tf.reshape(tensor, [6, *[1] * (len(leading) - 1), *row]), 3)
+
+    masks = [None] * 3 if mask is None else in_chunks(mask)
+    rows = map(with_mask, in_chunks(logits, logits.shape[-1]), masks)
+    chunks = list(zip(in_chunks(y, *y.shape[len(leading) :]), rows, strict=True))
+
+    def losses_by_rows():
+        return [tf.reshape(tf.concat([_losses(loss, *chunk) for chunk in chunks], 0), leading)]
+
+    loss = given.loss.loss if isinstance(given.loss, WatchedLoss) else given.loss
+    if WatchedLoss(loss).reduces:
+        why = "it overrides __call__, and with it Keras' own reduction"
+    elif loss.reduction in (None, "none"):
+        why = "it has reduction=None"
+    else:
+        why = _difference(lambda: [_losses(loss, y, whole)], losses_by_rows)
     if why:
         raise ValueError(
-            f"{model}: the loss {WatchedLoss(given.loss).name} cannot be computed row by row: {why}. A head in chunks"
-            " needs one that returns a value per position, independent of others, like SparseCategoricalCrossentropy;"
+            f"{model}: the loss {WatchedLoss(loss).name} cannot be computed row by row: {why}. A head in chunks needs"
+            " one whose call returns a value per position, independent of others, like SparseCategoricalCrossentropy;"
             " or compute full logits with bt.chunk_head(model, rows=False)"
         )
     found = []
     for metric, is_weighted in given.metrics:
-        zeros = [tf.zeros(each.shape, each.dtype) for each in metric.variables]
-        weights = [weight] if is_weighted else []
-
-        def of_whole(metric=metric, zeros=zeros, weights=weights):
-            return metric.stateless_update_state(zeros, drawn.y, whole, *weights)
-
+        counted = weight if is_weighted else None
+        in_full, why = [(y, whole, counted) if is_weighted else (y, whole)], {}
         for shares in (True, False):
-            kind = metric, is_weighted, shares
-            with ValuesFor(metric.variables, zeros):
-                why = _difference(of_whole, lambda kind=kind: replace(drawn, metrics=[kind]).run()[1])
-            if why is None:
-                break
-        else:
+            places = in_chunks(_places(leading, counted, shares))
+            by_rows = [(*chunk, counts) for chunk, counts in zip(chunks, places, strict=True)]
+            why[shares] = _difference(partial(_updated, metric, in_full), partial(_updated, metric, by_rows))
+        if all(why.values()):
             raise ValueError(
-                f"{model}: the metric {metric.name} does not add up row by row: {why}. A head in chunks needs metrics"
-                " whose variables are sums over positions and that take a sample_weight, like Keras' own: leave it"
-                " out, or compute full logits with bt.chunk_head(model, rows=False)"
+                f"{model}: the metric {metric.name} does not add up row by row: {why[False]}. A head in chunks needs"
+                " metrics whose variables are sums over positions and that take a sample_weight, like Keras' own:"
+                " leave it out, or compute full logits with bt.chunk_head(model, rows=False)"
             )
-        found.append(kind)
+        found.append((metric, is_weighted, why[True] is None))
     return found
+
+
+def _updated(metric, batches):
+    """Return the values of a metric's variables after batches, from zeros on."""
+    states = [tf.zeros(each.shape, each.dtype) for each in metric.variables]
+    for batch in batches:
+        states = metric.stateless_update_state(states, *batch)
+    return states
 
 
 def _difference(whole, by_rows):
     """Return in words how results differ; None if they agree."""
     try:
         for one, other in zip(map(np.asarray, whole()), map(np.asarray, by_rows()), strict=True):
-            if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
+            if one.shape != other.shape or not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
                 return f"on random data {one.sum():.6g} becomes {other.sum():.6g} in chunks"
     except Exception as error:  # a custom function, which may reject random data
         return f"it could not be computed on random data ({first_sentence(error)})"
     return None
 
 
-class _Drawn:
-    """Replaces `Deferred`, in chunks of two rows, and its head where the logits exist already."""
-
-    rows, training, variables, weights = 2, False, (), ()
-
-    def __init__(self, logits, mask):
-        self.head, self.hidden, self._keras_mask = self, logits, mask
-        self.row = (*[1] * (logits.shape.rank - 2), logits.shape[-1])
-
-    def __call__(self, rows, training, values):
-        return rows
-
-
 def _drawn(given):
-    """Return a `RowByRow` of random data like ``given``, without metrics.
+    """Return random targets, logits, mask and sample weights like those of a `RowByRow`, for six positions.
 
     Half of the targets are the argmax of the logits, so that accuracy is not 0.
     """
@@ -230,19 +246,4 @@ def _drawn(given):
     y = labels[..., None] == np.arange(vocabulary) if is_one_hot else labels.reshape([*places, *of_place])
     mask = None if mask_of(given.logits) is None else tf.constant(np.arange(6).reshape(places) != 2)
     weight = None if given.sample_weight is None else tf.constant(random.uniform(0.5, 2.0, places), tf.float32)
-    drawn = _Drawn(tf.constant(logits, dtype), mask)
-    y = tf.cast(tf.constant(y), given.y.dtype)
-    return RowByRow(drawn, given.loss, y, weight, takes_gradients=False)
-
-
-def watcher_of(loss):
-    """Return the `WatchedLoss` that observes a loss, or None."""
-    return getattr(vars(loss).get("call"), "__self__", None)
-
-
-def unwatched(loss):
-    """Return a loss of the same class and settings with the `call` of the class."""
-    same = object.__new__(type(loss))
-    vars(same).update(vars(loss))
-    vars(same).pop("call", None)
-    return same
+    return tf.cast(tf.constant(y), given.y.dtype), tf.constant(logits, dtype), mask, weight

@@ -15,11 +15,11 @@ from bigtrain_nb.advanced.parallel.shards import (
     OptimizerOfShards,
     join_shards,
     leave_undecayed,
-    mark_shard,
+    new_shard,
     own_shard,
     sum_into_shards,
 )
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.common.replicas import on_each_replica
 
 
@@ -33,7 +33,7 @@ class ShardedOptimizer(OptimizerOfShards):
     def build(self, variables):
         if self.built:
             return
-        shards = [_shard_of(weight, f"shard{index}_of_{weight.name}") for index, weight in enumerate(variables)]
+        shards = [new_shard(weight, name=f"shard{index}_of_{weight.name}") for index, weight in enumerate(variables)]
         # Keras would track an ordinary attribute
         object.__setattr__(self, "_weights_and_shards", list(zip(variables, shards, strict=True)))
         leave_undecayed(self, [shard for weight, shard in self._weights_and_shards if is_undecayed(self, weight)])
@@ -91,15 +91,6 @@ class ShardedMean(MeanOfShards):
                 " has only a shard of them: leave it out, and the averages replace the weights at the end of fit;"
                 " or leave out shard_optimizer"
             )
-
-
-def _shard_of(weight, name):
-    """Return a variable for the elements of a weight that one replica updates: 1/N of them, in one row."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    size = -(-weight.value.shape.num_elements() // replicas)  # rounded up
-    shard = keras.Variable("zeros", shape=[size], dtype=weight.dtype, name=name)
-    mark_shard(shard, weight.shape)
-    return shard
 
 
 def is_undecayed(optimizer, weight):  # private: Keras

@@ -3,20 +3,14 @@
 import math
 from functools import partial
 
-from bigtrain_nb.advanced.parallel.shards import is_shard, mark_shard, on_replicas, value_of_first
+from bigtrain_nb.advanced.parallel.shards import is_shard, new_shard, on_replicas, value_of_first
 from bigtrain_nb.common.keras_compat import own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import full_weights, set_full_weights, several_workers
+from bigtrain_nb.common.replicas import several_workers
 
 # isort: split
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
-
-
-def expose_full_weights(layer):
-    """Make a layer return full weights from `get_weights`, and accept them in `set_weights`."""
-    layer.get_weights = partial(full_weights, layer)
-    layer.set_weights = partial(set_full_weights, layer)
 
 
 def build_sharded(build, shard):
@@ -34,7 +28,7 @@ def build_sharded(build, shard):
     return model
 
 
-def shard_weights(layer, deferred=None):
+def shard_weights(layer, deferred=None):  # private: Keras
     """Replace the weights that a layer itself trains by shards, for training and saving.
 
     Reading such a weight returns its full value; on a replica it raises ValueError. Weights keep their values, or get
@@ -43,7 +37,7 @@ def shard_weights(layer, deferred=None):
     pairs = []
     for weight in own_weights_to_train(layer):
         shard = _shard_of(weight, deferred)
-        value_from(weight, partial(_shown, weight, shard))
+        weight._value, weight._initializer = None, partial(_shown, weight, shard)  # which a read calls
         pairs.append((weight, shard))
     swap_variables(layer, pairs)
     if pairs:
@@ -63,18 +57,15 @@ def refuse_to_shard(weights):
             )
 
 
-def _shard_of(weight, deferred):
+def _shard_of(weight, deferred):  # private: Keras
     """Return a variable with this replica's part of a weight."""
     strategy = tf.distribute.get_strategy()
-    shape = [-(-math.prod(weight.shape) // strategy.num_replicas_in_sync)]  # rounded up
-    kind = {"dtype": weight.dtype, "trainable": weight.trainable, "name": weight.name}
-    shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it replaces is cast
-    same_path(shard, weight)
-    mark_shard(shard, weight.shape)
+    shard = new_shard(weight, trainable=weight.trainable, name=weight.name, autocast=False)  # the weight is cast
+    shard._path = weight.path  # by which optimizers know what not to decay
     weight.trainable = True  # until somebody freezes it, see `sync_frozen`
     if deferred is None:
         value = weight.value
-        shard.key_of_weight = key_of(weight)
+        shard.key_of_weight = weight.value._unique_id  # by which they know one that is excluded itself
     else:
         with tf.device("CPU"):
             value = deferred.take(weight)
@@ -131,11 +122,6 @@ def _save_whole(layer, pairs):
     layer.load_own_variables = load_own_variables
 
 
-def key_of(weight):  # private: Keras
-    """Return the key by which an optimizer knows a weight that is excluded from weight decay."""
-    return weight.value._unique_id
-
-
 def swap_variables(layer, pairs):  # private: Keras
     """Replace the first variable of each pair by the second, among those that a built layer itself trains and saves.
 
@@ -146,17 +132,6 @@ def swap_variables(layer, pairs):  # private: Keras
     for index, variable in enumerate(layer._trainable_variables):
         layer._trainable_variables[index] = other_of.get(id(variable), variable)
     layer._tracker.lock()
-
-
-def value_from(variable, function):  # private: Keras
-    """Make a variable store no value; reading it returns ``function(shape, dtype=...)``."""
-    variable._value = None
-    variable._initializer = function
-
-
-def same_path(variable, other):  # private: Keras
-    """Give a variable the path of another one, by which optimizers know what not to decay."""
-    variable._path = other.path
 
 
 def infers_shapes():  # private: Keras

@@ -45,6 +45,9 @@ OWN_GROUPS = 1_000_000_000
 TYPES = 256
 """More than TensorFlow has dtypes."""
 
+IN_ONE_PIECE = "in_one_piece"
+"""In the names of the operations that make full weights from shards, and tables of gradients to sum."""
+
 _exchanges_of = WeakKeyDictionary()
 """Counters of exchanges between workers, one per graph. All workers build the same graphs, so their counts agree."""
 
@@ -55,6 +58,14 @@ class Shard(keras.Variable):
     @property
     def whole(self):
         return Unsharded(self)
+
+
+def new_shard(weight, **settings):
+    """Return a variable for a replica's elements of a weight: 1/N of them, in one row."""
+    size = -(-math.prod(weight.shape) // tf.distribute.get_strategy().num_replicas_in_sync)  # rounded up
+    shard = keras.Variable("zeros", shape=[size], dtype=weight.dtype, **settings)
+    mark_shard(shard, weight.shape)
+    return shard
 
 
 def mark_shard(variable, unsharded_shape):
@@ -169,18 +180,22 @@ def sum_into_shards(tensors):
     has no public reduce-scatter.
     """
     context = tf.distribute.get_replica_context()
-    replicas = context.num_replicas_in_sync
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if several_workers(context.strategy) or not on_cpus(context.strategy):
+        return scatter_by(_own_row_of_sum, tensors, context.num_replicas_in_sync)
+    return [own_shard(total) for total in _once_for_all(tf.add_n, tensors)]
+
+
+def scatter_by(own_row_of_sum, tensors, replicas):
+    """Return `sum_into_shards` by ``own_row_of_sum``, a function of a table [replicas, elements], one per dtype."""
 
     def in_one_table(of_type):
         tables = [in_rows(tensor, replicas) for tensor in of_type]
-        own = _own_row_of_sum(tf.concat(tables, axis=1))
-        return tf.split(own, [table.shape[1] for table in tables])
+        with tf.name_scope(IN_ONE_PIECE):
+            table = tf.concat(tables, axis=1)
+        return tf.split(own_row_of_sum(table), [table.shape[1] for table in tables])
 
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    if several_workers(context.strategy) or not on_cpus(context.strategy):
-        return by_type(tensors, in_one_table)
-    sums = _once_for_all(tf.add_n, tensors)
-    return [in_rows(total, replicas)[context.replica_id_in_sync_group] for total in sums]
+    return by_type(tensors, in_one_table)
 
 
 def in_rows(tensor, count):
@@ -213,30 +228,45 @@ def _all_to_all(table):
 def join_shards(shards, shapes):
     """Return the full tensors of which each replica has a shard: all-gather, between workers one per dtype."""
     strategy = tf.distribute.get_strategy()
-
-    def gather(of_type):
-        rows = _gather_rows(tf.concat(of_type, axis=0))
-        return tf.split(rows, [shard.shape[0] for shard in of_type], axis=1)
-
     shards = [tf.convert_to_tensor(shard) for shard in shards]
     if several_workers(strategy) or not on_cpus(strategy):
-        joined = by_type(shards, gather)
-    else:
-        joined = _once_for_all(partial(tf.concat, axis=0), shards)
+        return gather_by(_gather_rows, shards, shapes)
+    return _without_padding(_once_for_all(partial(tf.concat, axis=0), shards), shapes)
+
+
+def gather_by(gather_rows, shards, shapes):
+    """Return `join_shards` by ``gather_rows``, a function from a row to the table of all rows, one per dtype."""
+
+    def in_one_row(of_type):
+        rows = gather_rows(tf.concat(of_type, axis=0))
+        return tf.split(rows, [shard.shape[0] for shard in of_type], axis=1)
+
+    with tf.name_scope(IN_ONE_PIECE):
+        return _without_padding(by_type(shards, in_one_row), shapes)
+
+
+def _without_padding(tensors, shapes):
     wholes = []
-    for numbers, shape in zip(joined, shapes, strict=True):
+    for numbers, shape in zip(tensors, shapes, strict=True):
         numbers, size = tf.reshape(numbers, [-1]), math.prod(shape)
         wholes.append(tf.reshape(numbers if numbers.shape[0] == size else numbers[:size], shape))
     return wholes
 
 
-def _gather_rows(row):
-    """Return the replicas' rows, all of one length, as a table [replicas, elements]."""
-    launcher = launcher_here()
-    if launcher is None:
+def _gather_rows(row):  # private: Keras
+    """Return the replicas' rows, all of one length, as a table [replicas, elements].
+
+    The public all-gather first exchanges the lengths, and builds the table with a hundred operations. The launcher of
+    TensorFlow's collectives knows the group, numbers the exchanges, and keeps their order on each device, without which
+    NCCL would deadlock. In eager mode the replicas run one after the other, and the first would wait.
+    """
+    context = tf.distribute.get_replica_context()
+    launchers = getattr(context.strategy.extended._cross_device_ops, "_launchers", None)
+    if launchers is None or tf.executing_eagerly():
         return gather_over_replicas(row[None], axis=0)
-    sent = tf.cast(row, GATHERED_AS.get(row.dtype, row.dtype))
-    return tf.cast(all_gather_rows(launcher, sent), row.dtype)
+    launcher = launchers[context._replica_id]
+    rows = launcher._all_gather(tf.cast(row, GATHERED_AS.get(row.dtype, row.dtype))[None], options=None)
+    return tf.cast(tf.reshape(rows, [launcher._group_size, *row.shape]), row.dtype)
 
 
 def _once_for_all(function, tensors):
@@ -251,35 +281,15 @@ def _once_for_all(function, tensors):
     return tf.distribute.get_replica_context().merge_call(of_all, args=(tensors,))
 
 
-def launcher_here():  # private: Keras
-    """Return the launcher of TensorFlow's collectives on this replica's device; None where it cannot be used.
-
-    It knows the group, numbers the exchanges, and keeps their order on each device, without which NCCL would deadlock.
-    It is not used in eager mode: the replicas then run one after the other, and the first would wait.
-    """
-    context = tf.distribute.get_replica_context()
-    launchers = getattr(context.strategy.extended._cross_device_ops, "_launchers", None)
-    return None if launchers is None or tf.executing_eagerly() else launchers[context._replica_id]
-
-
-def all_gather_rows(launcher, row):  # private: Keras
-    """Return the replicas' rows, all of one length, as a table [replicas, elements]: all-gather.
-
-    The public one first exchanges the lengths, and builds the table with a hundred operations.
-    """
-    rows = launcher._all_gather(row[None], options=None)
-    return tf.reshape(rows, [launcher._group_size, *row.shape])
-
-
 # Optimizer state of shards
 
 
 class OptimizerOfShards:
     """Mixin for an optimizer whose weights may be shards: its state is shown, saved and loaded in full."""
 
-    def build(self, variables):
-        keys = [(shard, getattr(shard, "key_of_weight", None)) for shard in variables]
-        leave_undecayed(self, [shard for shard, key in keys if key and is_undecayed_by_key(self, key)])
+    def build(self, variables):  # private: Keras
+        keys = getattr(self, "_exclude_from_weight_decay", ())
+        leave_undecayed(self, [one for one in variables if getattr(one, "key_of_weight", None) in keys])
         super().build(variables)
 
     def add_variable_from_reference(self, reference_variable, *args, **kwargs):
@@ -291,10 +301,6 @@ class OptimizerOfShards:
     @property
     def variables(self):
         return [full_variable(variable) for variable in super().variables]
-
-
-def is_undecayed_by_key(optimizer, key):  # private: Keras
-    return key in getattr(optimizer, "_exclude_from_weight_decay", ())
 
 
 def leave_undecayed(optimizer, variables):  # private: Keras

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from bigtrain_nb.advanced.plan.fully_sharded import IN_ONE_PIECE
+from bigtrain_nb.advanced.parallel.shards import IN_ONE_PIECE
 from bigtrain_nb.advanced.shared.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}

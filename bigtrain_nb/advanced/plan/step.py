@@ -6,9 +6,10 @@ from numbers import Number
 
 from bigtrain_nb.advanced.parallel.chunked_head import Deferred
 from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
+from bigtrain_nb.advanced.parallel.layers import layers_chosen, refuse_nested
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
-from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard, weights_to_train
+from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, weights_to_train
 from bigtrain_nb.advanced.plan.graph import Graph
 from bigtrain_nb.advanced.shared.fit_data import compute_loss_like_fit, passes, preprocess_like_fit
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
@@ -52,7 +53,8 @@ class PlannedStep:
             )
         layers = []
         if self.devices > 1 and self.settings["fully_shard"] is not None:
-            layers = layers_to_shard(model, self.settings["fully_shard"])
+            layers = layers_chosen(model, self.settings["fully_shard"], "fully_shard")
+            refuse_nested(layers, "fully_shard selects both")
         optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
         if layers or self.settings["shard_optimizer"]:
             refuse_unless_elementwise(optimizer)
@@ -265,8 +267,7 @@ def _of_output(loss, target, output):
     if not isinstance(output, Deferred):
         return loss(_as_outputs(target, output), output)
     if not isinstance(loss, keras.losses.Loss):  # a function
-        function, loss = loss, keras.losses.Loss()
-        loss.call = function
+        loss = type("Loss", (keras.losses.Loss,), {"call": staticmethod(loss)})()
     return RowByRow(output, loss, target).run()[0]
 
 

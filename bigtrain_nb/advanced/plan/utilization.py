@@ -1,8 +1,8 @@
 """Inputs of model FLOPs utilization: the FLOPs per example, and the accelerator of this machine."""
 
-from bigtrain_nb.advanced.parallel.chunked_head import full_logits
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.step import PlannedStep
+from bigtrain_nb.common.own_step import full_outputs
 from bigtrain_nb.common.quiet import tf
 
 
@@ -14,7 +14,7 @@ def flops_of_an_example(model, batch=1):
     and GRU on a GPU, whose matmuls are inside one cuDNN operation, and for work that the plan cannot examine.
     """
     # With SGD, which has no state: the model may fill its device. A chunked head computes its gradients in forward
-    with full_logits(model):
+    with full_outputs():
         step = PlannedStep(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
     if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
         raise ValueError(f"the FLOPs of {model.name} are unknown: its matmuls are inside a cuDNN operation")

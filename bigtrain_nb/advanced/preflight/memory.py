@@ -1,6 +1,5 @@
 """Peak device memory while steps of `fit` run."""
 
-from bigtrain_nb.advanced.parallel.chunked_head import ChunkedHead
 from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.plan.plans import plan_step
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, needs, ok, warning
@@ -47,7 +46,7 @@ def _without_logits(training):
     if is_chunked or others or not hasattr(y, "shape") or output is None or len(output.shape) != 3:
         return ""
     try:
-        Head(model, ChunkedHead).refuse_rows_together()
+        Head(model).refuse_rows_together()
         with tf.device("CPU:0"):  # a plan makes an optimizer's variables for a moment
             planned = plan_step(model, training.first, prefetched=0).peak
     except (TypeError, ValueError):  # it has no chunks, or no plan
