@@ -288,6 +288,18 @@ def test_no_logits_of_more_rows_than_a_chunk_are_in_the_graph_of_a_step(head):
     assert largest == 10 and None not in rows
 
 
+def test_a_resumed_training_ends_where_it_would_have(tmp_path):
+    whole = fitted(compiled(bt.Model.of(network())), epochs=3)
+    dataset = tf.data.Dataset.from_tensor_slices(tokens(14)).batch(4)
+    for seed, epochs in ((1, 1), (5, 3)):
+        model = bt.chunk_head(compiled(bt.Model.of(network(seed=seed))), rows=7)
+        resume = bt.Resume(tmp_path, model)
+        data = resume.data(lambda epoch: dataset)
+        model.fit(data, initial_epoch=resume.epoch, epochs=epochs, callbacks=[resume], verbose=0)
+    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
     class Reading(keras.Model):
         def compute_metrics(self, x, y, y_pred, sample_weight=None):

@@ -20,7 +20,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     several of that size. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and
     `evaluate` run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows.
     Only [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
-    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 384 without a
+    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 512 without a
     GPU, else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
 
     The head is the last layer with weights, such as a Dense, ReversibleEmbedding or MaskedLMHead, and all that
@@ -38,7 +38,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     """
     of_kind("model", model, keras.Model, "a Keras model")
     if rows is None:
-        rows = 2048 if tf.config.list_physical_devices("GPU") else 384
+        rows = 2048 if tf.config.list_physical_devices("GPU") else 512
     if rows is not False:
         rows = integer("rows", rows, 1)
         Head(model).refuse_rows_together()

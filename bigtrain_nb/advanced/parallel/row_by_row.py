@@ -14,6 +14,9 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.common.words import first_sentence
 
+METRIC_PARTS, LEAST_PART = 8, 32
+"""Metrics see a chunk in at most so many parts of at least so many rows: Keras' argmax copies its input twice."""
+
 
 @dataclass
 class RowByRow:
@@ -37,7 +40,8 @@ class RowByRow:
         self._count = hidden.shape[:-1].num_elements() or tf.reduce_prod(self._leading)
         chunks = -(-self._count // self.logits.rows)
         self._chunks = max(1, chunks) if isinstance(chunks, int) else tf.maximum(1, chunks)
-        self._size = -(-self._count // self._chunks)  # equal sizes: fewer padding rows than chunks
+        self._parts = max(1, min(METRIC_PARTS, self.logits.rows // LEAST_PART))
+        self._size = -(-self._count // (self._chunks * self._parts)) * self._parts  # equal sizes: little padding
 
     def run(self):
         """Return the loss, and the values of the metrics' variables after the batch."""
@@ -79,18 +83,18 @@ class RowByRow:
                 tape.watch(sources)
                 logits = self._head(rows, self.logits.training, weights)
                 with tape.stop_recording():
-                    states, after = iter(states), []
-                    for (metric, *_), counted in zip(self.metrics, counts, strict=True):
-                        before = [next(states) for _ in metric.variables]
-                        after += metric.stateless_update_state(before, of(y), logits, of(counted))
-                with tf.control_dependencies(after):  # last, so that gradients are written over logits
+                    parts = [tf.split(one, self._parts) for one in (of(y), logits, *map(of, counts))]
+                    for part in zip(*parts, strict=True):
+                        with tf.control_dependencies(states):
+                            states = self._updated(states, *part)
+                with tf.control_dependencies(states):  # last, so that gradients are written over logits
                     values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
                 of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
                 gradients = gradients.write(number, of_rows)
                 sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, of_weights, strict=True)]
-            return number + 1, losses.write(number, values), gradients, sums, after
+            return number + 1, losses.write(number, values), gradients, sums, states
 
         arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
@@ -107,6 +111,13 @@ class RowByRow:
             tf.cast(next(sums), one.dtype) if asked else None for one, asked in zip(weights, trained, strict=True)
         ]
         return losses, [of_hidden, *of_weights], states
+
+    def _updated(self, states, y, logits, *counts):
+        """Return the states of all metrics after these rows."""
+        before, after = iter(states), []
+        for (metric, *_), counted in zip(self.metrics, counts, strict=True):
+            after += metric.stateless_update_state([next(before) for _ in metric.variables], y, logits, counted)
+        return after
 
     def _padded(self, values, row):
         values = tf.reshape(values, [-1, *row])
