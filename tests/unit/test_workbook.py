@@ -109,11 +109,6 @@ class TestPredictions:
             (110, 100, "within 10 %"),
             (89, 100, "measured 100: off by 1.12x, too low, but within 2x"),
             (111, 100, "measured 100: off by 1.11x, too high, but within 2x"),
-            (
-                9,
-                replace(THREE, low=0.0, high=math.inf),
-                "you said 9.0x, measured 3.0x: not judged, the machine was too busy: run the cell again.",
-            ),
         ],
     )
     def test_verdicts_on_ratios_results_and_numbers(self, said, measured, words):
@@ -236,8 +231,6 @@ class TestCheck:
     def test_hint_and_solution(self):
         assert str(workbook.hint("fake.middle")) == "Hint: Sort first.\nThen look in the middle."
         assert "<pre>def middle(rates):\n    return sorted(" in workbook.solution("fake.middle")._repr_html_()
-        with pytest.raises(ValueError, match="no exercise named 'fake.midle'; known: fake.middle"):
-            workbook.hint("fake.midle")
 
 
 class TestExpect:
