@@ -12,7 +12,7 @@ from bigtrain_nb.measure.race import CHECKS_AFTER, race
 
 CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}
 BEST = {"reads": 2.0, "calls": 1.0, "copies": 1.0}
-SEEDS = 40
+SEEDS = 20
 
 
 class Noisy(Source):
