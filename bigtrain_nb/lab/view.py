@@ -7,7 +7,7 @@ then updated, so that nothing accumulates over many runs.
 import html
 
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, focus, keyboard_guard, row, said, widgets
+from bigtrain_nb.lab.fields import LOOK, colored, field, focus, keyboard_guard, row, said, widgets
 from bigtrain_nb.plots import figure_svg
 
 EXPORTED = "lab-runs.csv"
@@ -58,7 +58,6 @@ class View:
         self.refresh()
 
     def refresh(self):
-        """Show the current state of the Lab."""
         lab = self.lab
         idle = not lab.running
         for button in (self.run, self.sweep, self.race):
@@ -114,7 +113,11 @@ class View:
 
     def chosen(self):
         """Return the settings shown by the controls."""
-        return chosen_in(self.fields, self.lab.controls)
+        chosen = {}
+        for name, one in self.fields.items():
+            is_list = isinstance(one, widgets.Dropdown | widgets.SelectionSlider)
+            chosen[name] = self.lab.controls[name].values[one.index] if is_list else one.value
+        return chosen
 
     def _begin(self, start, *given):
         """Start a job; ignore a second click, which a page can send before the button is disabled."""
