@@ -75,22 +75,17 @@ def test_bars_are_as_long_as_rates_and_their_names_take_no_width():
     assert axes.get_position().width > 0.9
 
 
-def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_as_its_alternative():
+def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_or_the_given_words_as_its_alternative():
     data, metadata = FIGURES["comparison"]()._repr_png_()
     assert data.startswith(b"\x89PNG") and metadata["width"] == 672
     for text in ("examples/s", "a; b", "100 (97.0 to 103)"):
         assert text in metadata["alt"]
-
-
-def test_a_picture_is_a_png_with_the_words_that_it_was_given():
     picture = plots.Picture(FIGURES["comparison"](), "b is faster")
-    data, metadata = picture._repr_png_()
-    assert data == picture.data and data.startswith(b"\x89PNG")
-    assert metadata == {"width": 672, "alt": "b is faster"} and repr(picture) == "[picture: b is faster]"
+    assert picture._repr_png_() == (picture.data, {"width": 672, "alt": "b is faster"})
+    assert picture.data.startswith(b"\x89PNG") and repr(picture) == "[picture: b is faster]"
 
 
-def test_figures_are_narrow_legible_opaque_cards(figure):
-    assert min(text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()) >= 9
+def test_figures_are_narrow_opaque_cards(figure):
     picture = Image.open(io.BytesIO(plots.figure_png(figure))).convert("RGBA")
     assert picture.width <= 1100
     assert picture.getpixel((1, 1)) == (255, 255, 255, 255) and picture.getextrema()[3] == (255, 255)
