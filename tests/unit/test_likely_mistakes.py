@@ -55,7 +55,6 @@ MISTAKES = {
     "COMPARISON.save(None)": "path=None must be a path, as a string or a pathlib.Path",
     "COMPARISON.save('.')": "path='.' is a folder: give the path of a file",
     "bt.load(None)": "None holds no saved measurement",
-    "bt.load('none.json')": "none.json",
     "bt.load(MODEL)": "holds no saved measurement: bt.load reads files that .save(path)",
     # Data
     "bt.photo_crops('4')": "count='4' must be an integer of at least 1",

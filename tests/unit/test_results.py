@@ -142,6 +142,8 @@ def test_a_file_that_holds_no_measurement_is_refused(tmp_path, content):
     (tmp_path / "model.keras").write_bytes(content)
     with pytest.raises(ValueError, match="model.keras holds no saved measurement: .* load a model with bt.load_model"):
         bt.load(tmp_path / "model.keras")
+    with pytest.raises(FileNotFoundError, match="none.json"):
+        bt.load(tmp_path / "none.json")
 
 
 def test_a_table_has_the_numbers_and_the_verdict_and_every_result_a_figure(comparison):
