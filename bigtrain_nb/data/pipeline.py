@@ -134,8 +134,7 @@ class Pipeline:
         if self.vectorize:
             dataset = dataset.batch(self.batch)
         if in_batches:
-            types = (tf.uint8, tf.int64)
-            dataset = self._map(dataset, partial(tf.map_fn, self._decode, fn_output_signature=types))
+            dataset = self._map(dataset, self._decode_batch)
         dataset = self._map(dataset, self.finish or _scale_images)
         if not self.vectorize:
             dataset = dataset.batch(self.batch)
@@ -196,6 +195,9 @@ class Pipeline:
         if self.source == "files":
             return tf.io.read_file(record), class_of(record, self.data.classes)
         return unpack(record)
+
+    def _decode_batch(self, elements):
+        return tf.map_fn(self._decode, elements, fn_output_signature=(tf.uint8, tf.int64))
 
     def _map(self, dataset, function):
         at_once = None if self.num_parallel_calls == 1 else _tf(self.num_parallel_calls)
