@@ -80,7 +80,8 @@ class Examples:
     """Random access to (image, label), for PyTorch and Grain."""
 
     def __init__(self, data, size, example):
-        self.files, self.labels, self.size, self.example = data.files, data.labels(), size, example
+        self.files, self.size, self.example = data.files, size, example
+        self.labels = np.searchsorted(data.classes, [Path(file).parent.name for file in data.files])
 
     def __len__(self):
         return len(self.files)

@@ -53,11 +53,6 @@ class ImageData:
         """Number of test images."""
         return len(self.test_files)
 
-    def labels(self) -> np.ndarray:
-        """Return the labels of ``files``: int64 [count]."""
-        names = [Path(file).parent.name for file in self.files]
-        return np.searchsorted(self.classes, names)
-
 
 def photo_crops(
     count: int = 2048,
@@ -97,7 +92,15 @@ def photo_crops(
         return {"classes": classes}
 
     name = f"photo-crops-{count}-{test_count}-{size}px-{shards}-shards"
-    return _image_data(*storage.made(name, fill, cache))
+    root, facts = storage.made(name, fill, cache)
+    return ImageData(
+        root=root,
+        classes=tuple(facts["classes"]),
+        shards=_paths(root, "shards/train-*"),
+        test_shards=_paths(root, "shards/test-*"),
+        files=_paths(root, "train/*/*.jpg"),
+        test_files=_paths(root, "test/*/*.jpg"),
+    )
 
 
 def _photo(file):
@@ -116,24 +119,9 @@ def _crop(photo, split, size, rng):
     left = int(rng.integers(first, end - side + 1))
     top = int(rng.integers(0, photo.height - side + 1))
     crop = photo.crop((left, top, left + side, top + side))
-    return _jpeg_bytes(crop.resize((size, size), Image.Resampling.BICUBIC), quality=90)
-
-
-def _jpeg_bytes(image, quality):
     jpeg = io.BytesIO()
-    image.save(jpeg, "JPEG", quality=quality)
+    crop.resize((size, size), Image.Resampling.BICUBIC).save(jpeg, "JPEG", quality=90)
     return jpeg.getvalue()
-
-
-def _image_data(root, facts):
-    return ImageData(
-        root=root,
-        classes=tuple(facts["classes"]),
-        shards=_paths(root, "shards/train-*"),
-        test_shards=_paths(root, "shards/test-*"),
-        files=_paths(root, "train/*/*.jpg"),
-        test_files=_paths(root, "test/*/*.jpg"),
-    )
 
 
 def _paths(root, pattern):

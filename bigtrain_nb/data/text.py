@@ -161,16 +161,12 @@ def _write(making, paths, test_fraction):
         for path in storage.progress(paths, "writing text"):
             text = path.read_bytes()
             if path == largest and text and left > wanted / 2:
-                text, end = _cut(text.decode(), left / len(text))
-                test.write(end)
+                characters = text.decode()
+                kept = max(1, round(len(characters) * (1 - left / len(text))))
+                test.write(characters[kept:].encode())
+                text = characters[:kept].encode()
             out = test if path in of_test else train
             out.write(text)
-
-
-def _cut(text, share):
-    """Split a string into bytes: its beginning (at least a character) and its end, a ``share`` of the characters."""
-    cut = max(1, round(len(text) * (1 - share)))
-    return text[:cut].encode(), text[cut:].encode()
 
 
 def _text_data(root, facts):

@@ -25,15 +25,6 @@ def field(name, control):
     return kind(options=[text(value) for value in values], index=values.index(control.default), **common)
 
 
-def chosen_in(fields, controls):
-    """Return the settings selected in the fields."""
-    chosen = {}
-    for name, one in fields.items():
-        is_list = isinstance(one, widgets.Dropdown | widgets.SelectionSlider)
-        chosen[name] = controls[name].values[one.index] if is_list else one.value
-    return chosen
-
-
 def row(*parts):
     """Return the widgets side by side, wrapped into several lines on a narrow page."""
     return widgets.HBox(parts, layout={"flex_flow": "row wrap", "grid_gap": "0.3em"})

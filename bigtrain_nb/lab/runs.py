@@ -114,7 +114,10 @@ def table(runs):
         values = [text(run.settings[name]) for name in differing]
         values += [_note(run.notes.get(name, "")) for name in noted]
         rate = number(run.result.median) if unit else _rate(run.result)
-        rows.append([(run.name,), *values, (rate,), _verdict(run), _beside(run)])
+        beside = ""
+        if run.against:
+            beside = f"{run.against.name}: {number(run.comparison.results[run.against.name].median)}"
+        rows.append([(run.name,), *values, (rate,), _verdict(run), beside])
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):
         closing.append(
@@ -198,13 +201,6 @@ def outcome(ratio):
 def _verdict(run):
     """The verdict of a run; empty for a run measured alone and for the baseline."""
     return outcome(run.ratio) if run.against else ""
-
-
-def _beside(run):
-    """The name of its baseline, and the rate of that in the same comparison."""
-    if not run.against:
-        return ""
-    return f"{run.against.name}: {number(run.comparison.results[run.against.name].median)}"
 
 
 def _of_the_machine(run):

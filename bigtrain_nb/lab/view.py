@@ -7,7 +7,7 @@ then updated, so that nothing accumulates over many runs.
 import html
 
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, focus, keyboard_guard, row, said, widgets
+from bigtrain_nb.lab.fields import LOOK, colored, field, focus, keyboard_guard, row, said, widgets
 from bigtrain_nb.plots import figure_svg
 
 EXPORTED = "lab-runs.csv"
@@ -21,18 +21,19 @@ class View:
         self.lab = lab
         self.fields = {name: field(name, control) for name, control in lab.controls.items()}
 
-        self.run = self._button("Run", "Measure these settings", self._start)
+        self.run = self._button("Run", "Measure these settings", lambda: self._begin(lab.start))
         self.run.button_style = "primary"
         self.stop = self._button("Stop", "Stop the current run and discard its measurements", self._stop)
-        self.more = self._button("Extend", "Measure the last run longer if it is too close to call", self._extend)
+        longer = "Measure the last run longer if it is too close to call"
+        self.more = self._button("Extend", longer, lambda: self._begin(lab.start_to_extend))
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
         self.happens = widgets.HTML()
 
         self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
-        self.sweep = self._button("Try all", "Interleave measurements of all these values", self._sweep)
-        self.race = self._button(
-            "Find the best", "Interleave all combinations, and eliminate the slower ones", self._race
-        )
+        together = "Interleave measurements of all these values"
+        self.sweep = self._button("Try all", together, lambda: self._begin(lab.start, self.swept.value))
+        racing = "Interleave all combinations, and eliminate the slower ones"
+        self.race = self._button("Find the best", racing, lambda: self._begin(lab.start, runs.ALL))
 
         self.baseline = widgets.Dropdown(options=[(BEFORE, BEFORE)], description="Compare with", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
@@ -57,7 +58,6 @@ class View:
         self.refresh()
 
     def refresh(self):
-        """Show the current state of the Lab."""
         lab = self.lab
         idle = not lab.running
         for button in (self.run, self.sweep, self.race):
@@ -113,19 +113,11 @@ class View:
 
     def chosen(self):
         """Return the settings shown by the controls."""
-        return chosen_in(self.fields, self.lab.controls)
-
-    def _start(self):
-        self._begin(self.lab.start)
-
-    def _sweep(self):
-        self._begin(self.lab.start, self.swept.value)
-
-    def _extend(self):
-        self._begin(self.lab.start_to_extend)
-
-    def _race(self):
-        self._begin(self.lab.start, runs.ALL)
+        chosen = {}
+        for name, one in self.fields.items():
+            is_list = isinstance(one, widgets.Dropdown | widgets.SelectionSlider)
+            chosen[name] = self.lab.controls[name].values[one.index] if is_list else one.value
+        return chosen
 
     def _begin(self, start, *given):
         """Start a job; ignore a second click, which a page can send before the button is disabled."""

@@ -49,12 +49,6 @@ class Race(Comparison):
         """Their settings: `build(**race.finalists[0])`."""
         return [self.settings[name] for name in self.remaining]
 
-    @property
-    def answer(self) -> str:
-        """The remaining settings, in a sentence."""
-        what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
-        return f"{what} ({len(self.remaining)} of {len(self.results)}): {', '.join(self.remaining)}."
-
     def to_dict(self) -> dict:
         """Raises ValueError for settings that change in a JSON round trip, such as functions and tuples."""
         for chosen in self.settings.values():
@@ -75,7 +69,9 @@ class Race(Comparison):
         return f"{interval(self.ratio(name, first))}, eliminated as slower after {self.eliminated[name]} rounds"
 
     def _card(self):
-        return cards.stacked(cards.note(self.answer, ""), super()._card())
+        what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
+        answer = f"{what} ({len(self.remaining)} of {len(self.results)}): {', '.join(self.remaining)}."
+        return cards.stacked(cards.note(answer, ""), super()._card())
 
 
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:

@@ -146,7 +146,6 @@ class Rounds:
             self.add(reporter, until)
 
     def add(self, reporter, until):
-        """Measure one round."""
         done = len(self.instances)
         shortest = self._shortest()
         windows = {}
@@ -191,7 +190,6 @@ class Rounds:
         return notes_since(self._since, self._others)
 
     def drop(self, names):
-        """Stop measuring these."""
         for name in names:
             self.running.remove(name)
             self._sources.pop(name).release()

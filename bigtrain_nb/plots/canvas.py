@@ -104,19 +104,6 @@ def side_text(axes, y, text):
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
 
 
-def name_lines(axes, ends, apart):
-    """Write the names of lines to the right of their ends, without overlaps.
-
-    `ends`: {name: y of its line's end}; ``apart``: a fraction of the axes' height. The axes' limits must be set.
-    """
-    free = 0.0
-    for name, y in sorted(ends.items(), key=lambda end: end[1]):
-        place = axes.transData.transform((axes.get_xlim()[1], y))
-        height = max(free, axes.transAxes.inverted().transform(place)[1])
-        free = height + apart
-        axes.text(1.02, height, name, transform=axes.transAxes, color=INK, fontsize=10, va="center")
-
-
 def key(figure, marks):
     """Add a key below the figure; `marks`: {meaning: a mark of that kind}."""
     ncols = _columns([len(meaning) for meaning in marks])

@@ -29,14 +29,7 @@ class Row:
 def rows_figure(rows, title):
     """Return a figure of the rows, the first on top, with a key of the marks, and its axes."""
     figure, (axes,) = canvas(1.0 + 0.4 * len(rows))
-    key(figure, draw_rows(axes, rows))
-    label(axes, title)
-    return figure, axes
-
-
-def draw_rows(axes, rows):
-    """Draw each `Row`, the first on top; return {meaning: a mark of that kind}."""
-    marks = {}
+    marks = {}  # {meaning: a mark of that kind}
     for y, row in enumerate(rows):
         if row.ticks:
             marks["a round"] = axes.vlines(row.ticks, y - 0.22, y + 0.22, color=INK, alpha=0.22, linewidth=1)
@@ -53,7 +46,9 @@ def draw_rows(axes, rows):
         side_text(axes, y, row.words)
     name_rows(axes, [fill(row.name, 38, max_lines=2) for row in rows])
     grid(axes, "x")
-    return marks
+    key(figure, marks)
+    label(axes, title)
+    return figure, axes
 
 
 def comparison_figure(results):

@@ -99,9 +99,6 @@ def read(path):
         for cell in notebook["cells"]:
             cell["source"] = "".join(cell["source"])
             cell["metadata"], cell["cell_type"] = dict(cell["metadata"]), str(cell["cell_type"])
-            if cell["cell_type"] == "code":
-                cell.setdefault("outputs", [])
-                cell.setdefault("execution_count", None)
         notebook["metadata"] = dict(notebook["metadata"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a notebook: {error!r}") from None

@@ -38,15 +38,17 @@ def counts(notes):
     }
 
 
-def of_notebooks(counted, caption=""):
-    """A table with a row for each notebook of {name: its `counts`}, and a total without earlier rounds."""
-    together = Counter()
-    for name, of_one in counted.items():
+def of_notebooks(series_notes):
+    """A table with a row for each notebook of {name: its `Notes`}, and a total without earlier rounds."""
+    together, rows = Counter(), []
+    for name, notes in sorted(series_notes.items()):
+        of_one = counts(notes)
+        rows.append(_counts_row(name, of_one))
         if UNTIL not in name:
             together.update(of_one)
     head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
-    rows = [_counts_row(name, of_one) for name, of_one in sorted(counted.items())]
-    return cards.table(caption, head, [*rows, _counts_row("together", together)])
+    rows.append(_counts_row("together", together))
+    return cards.table("The whole series, as far as you have come", head, rows)
 
 
 def _counts_row(name, count):

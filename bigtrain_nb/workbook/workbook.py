@@ -193,8 +193,7 @@ def score(series: bool = False) -> cards.Card:
     rows = prediction_rows(notes) + [[name, "exercise", "", "", status] for name, status in notes.exercises.items()]
     shown = [cards.table("Score", HEAD, rows, closing)]
     if series:
-        counted = {name: counts(of_one) for name, of_one in series_notes.items()}
-        shown.append(of_notebooks(counted, "The whole series, as far as you have come"))
+        shown.append(of_notebooks(series_notes))
     return cards.stacked(*shown)
 
 

@@ -72,31 +72,6 @@ def test_a_first_pass_is_awaited_for_so_long_and_no_longer(clock):
     assert "a: measured before its first pass had ended." in found.details
 
 
-def test_a_cache_is_full_before_it_counts(clock):
-    def cached():
-        return Source(clock, lambda batch: 0.02 if batch < 50 else 0.002, [32] * 50)
-
-    found = compare({"a": cached, "b": cached}, seconds=4)
-    assert found.results["a"].rounds == pytest.approx([32 / 0.002] * len(found.results["a"].rounds))
-    assert found.results["a"].note == ""
-
-
-def test_what_lay_ready_does_not_count(clock):
-    """While the other source is measured, ten batches are prefetched, which then cost nothing."""
-
-    class Buffered(Source):
-        left = clock.now
-
-        def take(self, size):
-            ready = min(10, int((clock.now - self.left) / 0.05))
-            self.cost = lambda _: 0.0 if ready else 0.05
-            self.left = clock.now - 0.05 * max(0, ready - 1) if ready else clock.now + 0.05
-            return super().take(size)
-
-    found = compare({name: partial(Buffered, clock, 0.05) for name in "ab"}, seconds=4)
-    assert found.results["a"].rounds == pytest.approx([32 / 0.05] * len(found.results["a"].rounds), rel=0.15)
-
-
 @pytest.mark.parametrize("true_ratio, verdict", [(1.0, "same"), (1.25, "faster"), (0.8, "slower")])
 def test_drift_cancels(clock, true_ratio, verdict):
     """While the machine becomes twice as slow, the rounds still give the true ratio."""
@@ -109,10 +84,6 @@ def test_drift_cancels(clock, true_ratio, verdict):
     assert max(rates) / min(rates) > 1.2, "there was a drift"
     ratio = both.ratio("a", "b")
     assert ratio.median == pytest.approx(true_ratio, rel=0.01) and ratio.verdict == verdict
-
-
-def test_two_alike_that_are_built_often_are_the_same(clock):
-    assert compare(steps(clock, 0.01, 0.01), seconds=8).ratio("a", "b").verdict == "same"
 
 
 class Machine:
@@ -138,11 +109,11 @@ class Machine:
 
 def test_two_alike_are_seldom_called_different_and_a_true_difference_is_told(clock):
     wrong, told = 0, 0
-    for seed in range(60):
+    for seed in range(30):
         machine = Machine(clock, seed)
         wrong += compare(machine.pair(0.01, 0.01), seconds=4).ratio("a", "b").verdict in ("faster", "slower")
         told += compare(machine.pair(0.01, 0.0125), seconds=4).ratio("a", "b").verdict == "faster"
-    assert wrong <= 4 and told >= 50
+    assert wrong <= 2 and told >= 25
 
 
 def test_going_on_adds_rounds_and_pays_for_the_look(clock):
@@ -210,40 +181,18 @@ def test_a_step_does_not_pay_for_a_seed_that_is_set_when_another_is_built(clock)
 
     found = compare({"a": partial(stepper, "a", 0.01), "b": partial(stepper, "b", 0.02)}, seconds=4)
     assert found.results["a"].rounds == pytest.approx([100] * len(found.results["a"].rounds))
+    assert found.results["b"].first_seconds == pytest.approx(0.3)
 
 
-def test_that_a_step_compiles_at_its_first_call_takes_nothing_from_the_rounds(clock):
-    def step_that_compiles(seconds):
-        costs = iter([seconds])
-
-        def step():
-            clock.spend(next(costs, 0.01))
-            return 8
-
-        return step
-
-    eager, compiled = step_that_compiles(0.01), step_that_compiles(3.0)
-    found = compare({"eager": lambda: eager, "compiled": lambda: compiled}, seconds=2)
-    assert found.results["compiled"].first_seconds == pytest.approx(3)
-    assert min(found.results["compiled"].rounds) == pytest.approx(800)
-
-
-def test_time_that_other_programs_took_is_said_in_a_sentence(clock, monkeypatch):
-    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.4 * rounds.core_limit() * clock.now)
-    found = compare(steps(clock, 0.01, 0.02), seconds=2)
-    assert found.notes == ("other programs took 40 % of the cores: close them, or measure again later",)
-    assert found.notes[0] in str(found)
-    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.2 * rounds.core_limit() * clock.now)
-    assert compare(steps(clock, 0.01, 0.02), seconds=2).notes == ()
-
-
-def test_in_a_container_others_may_have_the_cores_that_it_may_not_use(clock, monkeypatch):
+def test_time_that_other_programs_took_is_said_except_of_cores_that_a_container_may_not_use(clock, monkeypatch):
     monkeypatch.setattr(rounds, "usable_cores", lambda: range(64))
     monkeypatch.setattr(rounds, "core_limit", lambda: 4.0)
-    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 60 * clock.now)
+    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 61 * clock.now)
     assert compare(steps(clock, 0.01, 0.02), seconds=2).notes == ()
     monkeypatch.setattr(rounds, "seconds_of_others", lambda: 62 * clock.now)
-    assert compare(steps(clock, 0.01, 0.02), seconds=2).notes[0].startswith("other programs took 50 % of the cores")
+    found = compare(steps(clock, 0.01, 0.02), seconds=2)
+    assert found.notes == ("other programs took 50 % of the cores: close them, or measure again later",)
+    assert found.notes[0] in str(found)
 
 
 def test_many_against_the_first_hold_together(clock):
@@ -258,16 +207,6 @@ def test_steps_and_examples_are_not_compared(clock):
     counted = partial(clock.spend, 0.01)
     with pytest.raises(ValueError, match="cannot compare steps/s with examples/s: .* how many examples"):
         compare({"a": lambda: Source(clock, 0.01), "b": lambda: counted}, seconds=1)
-
-
-def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(clock):
-    with pytest.raises(TypeError, match="the factory of 'b' must be a function that returns a fresh source, not "):
-        compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
-    with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
-        compare({"a": list}, seconds=1)
-    with pytest.raises(TypeError, match="the name of a source=1 must be a string"):
-        compare({1: list, 2: list}, seconds=1)
-    assert clock.now == 0
 
 
 class Dataset(Source):
@@ -286,7 +225,7 @@ class Dataset(Source):
         return Dataset(self.clock, lambda batch: self.cost(self.batches + batch))
 
 
-def test_after_a_first_pass_a_dataset_is_read_on_by_one_iterator(clock, monkeypatch):
+def test_a_cache_is_full_before_it_counts_and_then_read_on_by_one_iterator(clock, monkeypatch):
     monkeypatch.setattr(Dataset, "iterators", 0)
     built = []
 
@@ -296,7 +235,7 @@ def test_after_a_first_pass_a_dataset_is_read_on_by_one_iterator(clock, monkeypa
 
     found = compare({"a": cached, "b": cached}, seconds=4)
     for result in found.results.values():
-        assert result.median == pytest.approx(32 / 0.002)
+        assert result.rounds == pytest.approx([32 / 0.002] * len(result.rounds)) and result.note == ""
     assert Dataset.iterators == 2 * len(built)
 
 

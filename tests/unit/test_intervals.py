@@ -75,28 +75,6 @@ def test_with_many_instances_luck_is_measured(luck):
     assert missed <= 0.075 * 400
 
 
-def noisy_rounds(rng, n):
-    """Return log rates of paired rounds of one source: common drift, lognormal noise and rare stalls."""
-    drift = np.cumsum(rng.normal(0, 0.03, n)) + np.linspace(0, rng.normal(0, 0.3), n)
-
-    def side():
-        return drift - rng.lognormal(-3, 0.8, n) - (rng.random(n) < 0.1) * rng.exponential(0.5, n)
-
-    return side(), side()
-
-
-@pytest.mark.parametrize("n", [5, 20])
-@pytest.mark.parametrize("error", [0.05, 0.005])
-def test_a_source_against_itself_rarely_looks_different(n, error):
-    rng = np.random.default_rng(1)
-    outside = 0
-    for _ in range(2000):
-        a, b = noisy_rounds(rng, n)
-        _, low, high = mean_interval(a - b, error)
-        outside += not low <= 0 <= high
-    assert outside <= 1.4 * error * 2000
-
-
 def coverage(rng, n, draw, true_median, repeats=1000):
     intervals = (median_interval(list(draw(rng, n))) for _ in range(repeats))
     return sum(low <= true_median <= high for low, high in intervals) / repeats

@@ -13,28 +13,13 @@ def test_a_notebook_gets_the_widgets_and_words_for_where_there_are_none(lab):
     assert lab._repr_mimebundle_() == {"application/vnd.jupyter.widget-view+json": view, "text/plain": repr(lab)}
 
 
-def test_each_control_says_what_it_takes(lab):
-    view = shown(lab)
-    tips = [field.trait_values().get("tooltip") or field.description_tooltip for field in view.fields.values()]
-    assert tips[0] == "one of 4, 32, 320" and tips[3] == "an integer from 1 to 4 in steps of 1"
-    workers = view.fields["workers"]
-    assert (workers.min, workers.max, workers.step) == (1, 4, 1)
-
-
-def test_a_range_may_fall_and_one_boolean_is_a_list():
-    view = shown(Lab(lambda n, on: lambda: n, n=range(64, 0, -16), on=[True]))
-    n = view.fields["n"]
-    assert (n.min, n.max, n.step, n.value) == (16, 64, 16, 64) and view.fields["on"].options == ("True",)
-
-
-def test_numbers_that_rise_get_a_slider_and_all_else_a_list_or_a_box(lab):
+def test_numbers_that_rise_get_a_slider_and_all_else_a_list_or_a_box():
     def build(**settings):
         return lambda: 1
 
     rising, falling, mixed = [1, 4, 16], [1024, 256, 2048], [0, "AUTOTUNE"]
-    lab = Lab(
-        build, k=range(1, 9), micro=rising, rate=[0.1, 0.2], width=falling, ahead=mixed, xla=False, both=[False, True]
-    )
+    flags = {"xla": False, "both": [False, True], "one": [True]}
+    lab = Lab(build, k=range(64, 0, -16), micro=rising, rate=[0.1, 0.2], width=falling, ahead=mixed, **flags)
     view = shown(lab)
     kinds = {name: type(field).__name__ for name, field in view.fields.items()}
     assert kinds == {
@@ -45,11 +30,16 @@ def test_numbers_that_rise_get_a_slider_and_all_else_a_list_or_a_box(lab):
         "ahead": "Dropdown",
         "xla": "Checkbox",
         "both": "Checkbox",
+        "one": "Dropdown",
     }
+    k = view.fields["k"]
+    assert (k.min, k.max, k.step, k.value) == (16, 64, 16, 64), "also of a range that falls"
+    tips = [field.trait_values().get("tooltip") or field.description_tooltip for field in view.fields.values()]
+    assert tips[:2] == ["an integer from 64 to 16 in steps of -16", "one of 1, 4, 16"]
     view.fields["micro"].index = 2
-    view.fields["k"].value = 5
+    k.value = 48
     view.fields["width"].index = 1
-    assert {"k": 5, "micro": 16, "width": 256}.items() <= lab.settings().items()
+    assert {"k": 48, "micro": 16, "width": 256}.items() <= lab.settings().items()
 
 
 def test_buttons_and_progress_follow_the_state(gate):
@@ -103,6 +93,7 @@ def test_a_baseline_is_chosen_and_given_up_on_the_screen(lab):
     assert lab.run(batch=32).ratio.b == "run 1" and view.baseline.label == "run 1"
     view.baseline.value = "the run before"
     assert lab.baseline is None and view.baseline.label == "the run before"
+    assert lab.run().ratio.b == "run 3"
 
 
 def test_export_says_where_or_what_went_wrong(lab, tmp_path, monkeypatch):

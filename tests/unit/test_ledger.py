@@ -28,21 +28,14 @@ def ledger():
     return made
 
 
-def test_a_gain_is_of_the_rate_beside_it_and_so_is_its_prediction(ledger):
-    workbook.predict("batch", 2.0, "x")
+@pytest.mark.parametrize(("said", "predicted"), [(2.0, "2.00x"), (..., "")])
+def test_a_gain_is_of_the_rate_beside_it_and_so_is_its_prediction(ledger, said, predicted):
+    workbook.predict("batch", said, "x")
     ledger.enter("batch", comparison(50, 150))
     entry = ledger.entries[1]
     assert entry.gain.median == pytest.approx(3, rel=0.05)
     assert entry.rate.median == 150 and entry.before.median == 50
-    assert entry.predicted == "2.00x"
-    assert workbook.predicted("batch").median == entry.gain.median
-
-
-def test_a_blank_prediction_is_revealed_and_stands_nowhere(ledger):
-    workbook.predict("batch", ..., "x")
-    ledger.enter("batch", comparison(50, 150))
-    entry = ledger.entries[1]
-    assert entry.predicted == ""
+    assert entry.predicted == predicted
     assert workbook.predicted("batch").median == entry.gain.median
 
 

@@ -20,14 +20,6 @@ def test_an_array_of_batches_is_read_again_and_again():
     assert found.unit == "examples/s" and found.examples > 2 * 96
 
 
-def test_an_endless_source_is_counted_exactly(clock):
-    result = throughput(Source(clock, 0.01), seconds=3, name="endless")
-    assert (result.name, result.unit) == ("endless", "examples/s")
-    assert result.rounds == pytest.approx([3200] * len(result.rounds))
-    assert (result.median, result.low, result.high) == pytest.approx((3200, 3200, 3200))
-    assert result.examples % 32 == 0 and result.examples / result.seconds == pytest.approx(3200)
-
-
 def test_a_short_last_batch_counts_for_what_it_holds(clock):
     source = Source(clock, 0.01, [32, 32, 7])
     result = throughput(source, seconds=3)
@@ -60,24 +52,23 @@ def test_a_step_function_counts_examples_or_is_counted_in_steps(clock, done, uni
     assert result.unit == unit and result.rounds == pytest.approx([rate] * len(result.rounds))
 
 
-@pytest.mark.parametrize(("first", "then"), [(0, 0), (5, None)])
-def test_a_step_function_that_counts_nothing_or_only_sometimes_is_refused(clock, first, then):
-    done = chain([first], repeat(then))
+def test_a_step_function_that_counts_only_sometimes_is_refused(clock):
+    done = chain([5], repeat(None))
 
     def step():
         clock.spend(0.02)
         return next(done)
 
-    with pytest.raises(
-        ValueError, match=f"source returned {then}: a step function must return .*on every call or on none"
-    ):
+    with pytest.raises(ValueError, match="source returned None: a step function must return .*on every call or on non"):
         throughput(step, seconds=1)
 
 
-def test_first_seconds_hold_the_start_and_the_rounds_do_not(clock):
-    result = throughput(Source(clock, lambda batch: 2.0 if batch == 0 else 0.01), seconds=10)
-    assert result.first_seconds == pytest.approx(2.0)
-    assert min(result.rounds) == pytest.approx(3200)
+def test_an_endless_source_is_counted_exactly_without_its_start(clock):
+    result = throughput(Source(clock, lambda batch: 2.0 if batch == 0 else 0.01), seconds=10, name="endless")
+    assert (result.name, result.unit) == ("endless", "examples/s") and result.first_seconds == pytest.approx(2.0)
+    assert result.rounds == pytest.approx([3200] * len(result.rounds))
+    assert (result.median, result.low, result.high) == pytest.approx((3200, 3200, 3200))
+    assert result.examples % 32 == 0 and result.examples / result.seconds == pytest.approx(3200)
 
 
 def test_the_note_says_that_the_first_pass_had_not_ended(clock):
@@ -161,12 +152,6 @@ def test_a_generator_that_ends_says_what_to_give_instead(clock):
         throughput(iter(Source(clock, 0.01, [32] * 5)), seconds=10)
 
 
-@pytest.mark.parametrize("source", [3, None, "text", {"image": [1]}, np.float32(2), np.empty([])])
-def test_what_is_neither_batches_nor_a_step_is_refused(source):
-    with pytest.raises(TypeError, match="source must be an iterable of batches or a step function, not "):
-        throughput(source, seconds=1)
-
-
 def test_a_warm_up_ends_when_a_first_pass_is_over_and_the_rate_is_steady(clock):
     def warm(cost, sizes=None, longest=10):
         made = Measured(Source(clock, cost, sizes), "source", Progress(None))
@@ -229,11 +214,6 @@ def test_the_noise_within_a_window_is_told(clock):
     assert steady.measure_window(0.15, 8)[2] == pytest.approx(0, abs=1e-6)
 
 
-def test_an_empty_source_is_refused():
-    with pytest.raises(ValueError, match="^source yielded no batch$"):
-        throughput([], seconds=1)
-
-
 IMAGES = np.empty([7, 3])
 
 
@@ -266,4 +246,4 @@ def test_tensors_are_counted():
 @pytest.mark.parametrize("batch", ["text", None, (3, IMAGES), IMAGES[:0]])
 def test_what_is_no_batch_is_refused(batch):
     with pytest.raises(ValueError, match="source yielded .* no examples along a leading dimension: batch it first"):
-        throughput([batch], seconds=0.1)
+        examples_in(batch)

@@ -14,8 +14,7 @@ import pytest
 from equal_models import on, precision
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.series.exercises.feed_a_language_model import share
+from bigtrain_nb.common.quiet import keras
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10-feed-a-language-model.ipynb"
 LENGTH, VOCABULARY = hub_models.LENGTH, hub_models.VOCABULARY
@@ -127,24 +126,7 @@ def test_a_training_that_is_killed_in_an_epoch_ends_with_the_same_bits(tmp_path)
         np.testing.assert_array_equal(one, other)
 
 
-def test_one_two_and_four_workers_read_the_same_rows():
-    batch = packed_rows()
-    rows = bt.TokenRows(batch["tokens"].ravel(), [LENGTH] * len(batch["tokens"]), LENGTH)
-    for step in (0, 1, 999_990):
-        alone = rows[np.sort(share(step, 0, 1, 4, len(rows)))]["tokens"]
-        for workers in (2, 4):
-            numbers = np.concatenate([share(step, worker, workers, 4, len(rows)) for worker in range(workers)])
-            np.testing.assert_array_equal(rows[np.sort(numbers)]["tokens"], alone)
-
-
 def test_logits_have_64_bits_where_all_has_and_never_16():
-    kinds = {}
     for policy in ("float32", "mixed_float16", "mixed_bfloat16", "float64"):
         with precision(policy):
-            kinds[policy] = tf.as_dtype(gpt().output.dtype).name
-    assert kinds == {
-        "float32": "float32",
-        "mixed_float16": "float32",
-        "mixed_bfloat16": "float32",
-        "float64": "float64",
-    }
+            assert gpt().output.dtype == ("float64" if policy == "float64" else "float32")

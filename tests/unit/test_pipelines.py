@@ -39,15 +39,16 @@ def combinations(number):
     return found
 
 
-@pytest.mark.parametrize("settings", ALONE + combinations(8), ids=str)
+@pytest.mark.parametrize("settings", ALONE + combinations(5), ids=str)
 def test_every_setting_yields_the_same_examples(crops, plain, settings):
     made = pipeline(crops, **settings)
     dataset = made.dataset()
-    first, second = examples(dataset), examples(dataset)
+    batches = list(dataset)
+    first, second = examples(batches), examples(dataset)
     assert Counter(first) == Counter(second) == Counter(plain)
     whole, rest = divmod(COUNT, made.batch)
     expected = [made.batch] * whole + [rest] * (rest > 0)
-    assert sizes(dataset) == expected
+    assert sizes(batches) == expected
     in_order = made.cycle_length == 1 or made.source == "files"
     if in_order and not made.shuffle:
         assert first == second == plain
@@ -103,13 +104,6 @@ def test_augmented_files_are_kept_in_a_cache_and_not_their_paths(crops, tmp_path
     assert labels == [crops.classes.index(copy.parent.name) for copy in copies]
 
 
-def test_a_cache_path_of_ones_own_stays(crops, plain, tmp_path):
-    made = pipeline(crops, cache=tmp_path / "new" / "mine")
-    assert examples(made.dataset()) == plain
-    assert any(path.name.startswith("mine") for path in (tmp_path / "new").iterdir())
-    assert examples(made.dataset()) == plain
-
-
 def test_a_private_cache_file_is_removed_at_exit(crops, tmp_path):
     code = f"""
 import pathlib
@@ -125,11 +119,11 @@ print(len(list(pathlib.Path({str(tmp_path)!r}).rglob("cache*"))))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_cached_by_other_settings_or_of_other_files_is_not_read(crops, tmp_path):
-    here = tmp_path / "mine"
-    train = pipeline(crops, cache=here)
+def test_a_cache_path_of_ones_own_stays_and_is_not_read_with_other_settings_or_files(crops, plain, tmp_path):
+    train = pipeline(crops, cache=tmp_path / "new" / "mine")
+    assert examples(train.dataset()) == examples(train.dataset()) == plain
+    assert any(path.name.startswith("mine") for path in (tmp_path / "new").iterdir())
     test = replace(train, split="test")
-    assert examples(train.dataset()) != examples(test.dataset())
     assert examples(test.dataset()) == examples(pipeline(crops, split="test").dataset())
     assert examples(replace(train, cycle_length=3).dataset()) == examples(pipeline(crops, cycle_length=3).dataset())
 

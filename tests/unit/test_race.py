@@ -4,7 +4,6 @@ from functools import partial
 from math import exp, prod
 
 import numpy as np
-import pytest
 from clocks import Clock, Source
 
 from bigtrain_nb.common import progress
@@ -13,7 +12,7 @@ from bigtrain_nb.measure.race import CHECKS_AFTER, race
 
 CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}
 BEST = {"reads": 2.0, "calls": 1.0, "copies": 1.0}
-SEEDS = 40
+SEEDS = 20
 
 
 class Noisy(Source):
@@ -73,17 +72,6 @@ def test_each_setting_is_built_once_and_let_go_when_it_leaves(clock):
     assert found.eliminated == {"cost=0.02": CHECKS_AFTER[0]} and len(found.finalists) == 2
 
 
-def test_it_says_at_its_start_what_it_expects(clock):
-    words = []
-
-    def note(fraction, what):
-        words.append(what)
-
-    race(partial(Source, clock), seconds=9, cost=[0.01, 0.02, 0.03], progress=note)
-    assert any(what.startswith("warming up cost=0.03") for what in words)
-    assert any(what.startswith("round 1 of about ") and what.endswith(" s") for what in words)
-
-
 def test_the_answer_says_who_remains_and_who_was_eliminated_when(clock):
     rng = np.random.default_rng(0)
 
@@ -96,14 +84,5 @@ def test_the_answer_says_who_remains_and_who_was_eliminated_when(clock):
     assert [len(result.rounds) for result in found.results.values()] == [40, 40, 4, 4]
     assert str(found).startswith(f"Cannot be told apart (2 of 4): {', '.join(found.remaining)}.\n")
     assert str(found).count("slower") == 2
-    with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can be extended"):
-        found.extend(5)
     assert found._repr_html_().count('scope="row"') == 4
     assert found.figure().axes
-
-
-def test_settings_that_read_alike_are_refused():
-    with pytest.raises(
-        ValueError, match="two settings have the same name, batch=1: give each choice values that print differently"
-    ):
-        race(lambda batch: [[1]], batch=[1, "1"])

@@ -54,14 +54,6 @@ def test_what_is_far_apart_is_not_called_close(median, words):
     assert str(Ratio("a", "b", median, 0.3, 80.0)).endswith(f"): too {words} to call")
 
 
-def test_what_was_loaded_cannot_be_extended(tmp_path, comparison):
-    comparison.save(tmp_path / "saved.json")
-    with pytest.raises(
-        RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* for longer"
-    ):
-        bt.load(tmp_path / "saved.json").extend(5)
-
-
 def test_a_comparison_pairs_the_rounds(comparison):
     assert comparison.names == ("slow", "fast")
     ratio = comparison.ratio("fast", "slow")
@@ -152,14 +144,6 @@ def test_a_file_that_holds_no_measurement_is_refused(tmp_path, content):
         bt.load(tmp_path / "model.keras")
     with pytest.raises(FileNotFoundError, match="none.json"):
         bt.load(tmp_path / "none.json")
-
-
-def test_a_name_that_was_not_measured_is_refused_with_those_that_were(comparison, found):
-    for a, b, said in (("fats", "slow", "a='fats'"), ("fast", "slwo", "b='slwo'")):
-        with pytest.raises(ValueError, match=f"{said} must be one of slow, fast"):
-            comparison.ratio(a, b)
-    with pytest.raises(ValueError, match="a='n=4' must be one of n=1, n=2, n=3"):
-        found.ratio("n=4", "n=1")
 
 
 def test_a_table_has_the_numbers_and_the_verdict_and_every_result_a_figure(comparison):

@@ -64,25 +64,21 @@ def test_a_single_file_is_cut_between_characters(tmp_path, read):
     assert data.train.read_bytes() + data.test.read_bytes() == ("é\r\n" * 100).encode()
 
 
-def test_a_file_that_is_larger_than_the_test_text_is_not_in_it(tmp_path, read):
+@pytest.mark.parametrize(
+    ("sizes", "train", "test"),
+    [
+        ({"b": 10_000, **dict.fromkeys("cdefgh", 500)}, 11_500, 1_500),  # three whole ones
+        (dict.fromkeys("abc", 1_000), 2_700, 300),  # none fits: the end of one
+        ({"l": 9_900, "r": 100}, 9_000, 1_000),  # all that fit are too little: also the end of the largest
+    ],
+)
+def test_of_unlike_files_those_that_fit_are_the_test_text_or_the_end_of_the_largest(tmp_path, read, sizes, train, test):
     folder = tmp_path / "unlike"
     folder.mkdir()
-    (folder / "book.txt").write_text("b" * 10_000)
-    for letter in "cdefgh":
-        (folder / f"{letter}.txt").write_text(letter * 500)
+    for letter, size in sizes.items():
+        (folder / f"{letter}.txt").write_text(letter * size)
     data = read(folder, test_fraction=0.1)
-    assert "b" not in data.test.read_text() and 1000 <= data.test_bytes <= 1500
-    assert data.train_bytes + data.test_bytes == 13_000
-
-
-def test_of_a_few_large_files_the_end_of_one_is_the_test_text(tmp_path, read):
-    folder = tmp_path / "three"
-    folder.mkdir()
-    for letter in "abc":
-        (folder / f"{letter}.txt").write_text(letter * 1000)
-    data = read(folder, test_fraction=0.1)
-    assert (data.train_bytes, data.test_bytes) == (2700, 300)
-    assert len(set(data.test.read_text())) == 1
+    assert (data.train_bytes, data.test_bytes) == (train, test)
 
 
 def test_files_that_are_not_text_are_named(folder, read, tmp_path):
@@ -92,15 +88,6 @@ def test_files_that_are_not_text_are_named(folder, read, tmp_path):
         read(folder)
     assert str(caught.value).splitlines()[1:] == ["latin.txt", "more/binary.txt"]
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_where_whole_files_are_too_small_the_end_of_the_largest_is_added(tmp_path, read):
-    folder = tmp_path / "uneven"
-    folder.mkdir()
-    (folder / "large.txt").write_text("a" * 9_900)
-    (folder / "readme.txt").write_text("b" * 100)
-    data = read(folder, test_fraction=0.1)
-    assert (data.train_bytes, data.test_bytes) == (9_000, 1_000)
 
 
 def test_copies_in_a_cache_within_the_folder_are_not_read_again(tmp_path):

@@ -6,7 +6,6 @@ from clocks import Source
 from nbformat.v4 import new_code_cell
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.time_scale import time_scale
 
 
 @pytest.fixture
@@ -28,8 +27,8 @@ def seconds_of_each(clock):
 
 def test_all_that_measures_takes_so_many_times_as_long(clock, say):
     once = seconds_of_each(clock)
-    for times in (3, 0.5):
-        say(str(times))
+    for said, times in ((" 3 ", 3), ("0.5", 0.5)):
+        say(said)
         assert seconds_of_each(clock) == pytest.approx([times * one for one in once], rel=0.35)
 
 
@@ -60,9 +59,3 @@ def test_what_is_no_patience_is_refused_in_words(say, said):
         ValueError, match=f"BIGTRAIN_NB_TIME_SCALE={said} must be a positive, finite number: with 3, measurements take"
     ):
         bt.throughput([[0] * 8])
-
-
-def test_it_is_read_at_each_measurement(say):
-    assert time_scale() == 1
-    say(" 2.5 ")
-    assert time_scale() == 2.5

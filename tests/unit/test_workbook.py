@@ -15,7 +15,7 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.measure.results import Ratio, Result
 from bigtrain_nb.unpack import unpack
 from bigtrain_nb.workbook import exercises, workbook
-from bigtrain_nb.workbook.exercises import Exercise, NotAttempted, Wrong, expect
+from bigtrain_nb.workbook.exercises import Exercise, Wrong, expect
 
 THREE = Ratio("a", "b", 3.0, 2.8, 3.2)
 RATE = Result("r", (99.0, 100.0, 101.0) * 4, "examples/s", 0.1, 12, 1.0)
@@ -109,11 +109,6 @@ class TestPredictions:
             (110, 100, "within 10 %"),
             (89, 100, "measured 100: off by 1.12x, too low, but within 2x"),
             (111, 100, "measured 100: off by 1.11x, too high, but within 2x"),
-            (
-                9,
-                replace(THREE, low=0.0, high=math.inf),
-                "you said 9.0x, measured 3.0x: not judged, the machine was too busy: run the cell again.",
-            ),
         ],
     )
     def test_verdicts_on_ratios_results_and_numbers(self, said, measured, words):
@@ -236,40 +231,23 @@ class TestCheck:
     def test_hint_and_solution(self):
         assert str(workbook.hint("fake.middle")) == "Hint: Sort first.\nThen look in the middle."
         assert "<pre>def middle(rates):\n    return sorted(" in workbook.solution("fake.middle")._repr_html_()
-        with pytest.raises(ValueError, match="no exercise named 'fake.midle'; known: fake.middle"):
-            workbook.hint("fake.midle")
 
 
-class TestExpect:
-    @pytest.mark.parametrize(
-        ("got", "expected"),
-        [
-            (2, 2.0),
-            ([0, 1, 2], np.arange(3.0)),
-            (np.True_, True),
-        ],
-    )
-    def test_alike(self, got, expected):
-        assert expect(got, expected, "it") is None
-
-    @pytest.mark.parametrize(
-        ("got", "expected"),
-        [
-            (2.1, 2.0),
-            (math.nan, 1.0),
-            (np.zeros(2), "slower"),
-        ],
-    )
-    def test_unlike(self, got, expected):
-        with pytest.raises(Wrong, match="it: expected .*, got "):
-            expect(got, expected, "it")
-
-    def test_tolerance_and_what_is_unfinished(self):
-        assert expect(104.0, 100.0, "it", rel=0.05) is None
-        with pytest.raises(Wrong, match="about 100, got 106"):
-            expect(106.0, 100.0, "it", rel=0.05)
-        with pytest.raises(NotAttempted):
-            expect(..., 1, "it")
+@pytest.mark.parametrize(
+    ("got", "expected", "rel", "is_alike"),
+    [
+        (2, 2.0, 1e-6, True),
+        ([0, 1, 2], np.arange(3.0), 1e-6, True),
+        (np.True_, True, 1e-6, True),
+        (104.0, 100.0, 0.05, True),
+        (106.0, 100.0, 0.05, False),
+        (math.nan, 1.0, 1e-6, False),
+        (np.zeros(2), "slower", 1e-6, False),
+    ],
+)
+def test_what_is_expected_may_have_another_type_and_differ_by_the_tolerance(got, expected, rel, is_alike):
+    with contextlib.nullcontext() if is_alike else pytest.raises(Wrong, match="it: expected .*, got "):
+        expect(got, expected, "it", rel=rel)
 
 
 class TestScripts:

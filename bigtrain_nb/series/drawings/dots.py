@@ -1,4 +1,4 @@
-"""Measurements as dots, predictions as a line."""
+"""Measurements as dots, predictions as a line, names at the ends of lines."""
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED
 
@@ -21,3 +21,16 @@ def dots_and_line(axes, measured, predicted, words, offset):
             color=INK,
             fontsize=10,
         )
+
+
+def name_lines(axes, ends, apart):
+    """Write the names of lines to the right of their ends, without overlaps.
+
+    `ends`: {name: y of its line's end}; ``apart``: a fraction of the axes' height. The axes' limits must be set.
+    """
+    free = 0.0
+    for name, y in sorted(ends.items(), key=lambda end: end[1]):
+        place = axes.transData.transform((axes.get_xlim()[1], y))
+        height = max(free, axes.transAxes.inverted().transform(place)[1])
+        free = height + apart
+        axes.text(1.02, height, name, transform=axes.transAxes, color=INK, fontsize=10, va="center")

@@ -3,18 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from bigtrain_nb.plots.canvas import (
-    INK,
-    MEASURED,
-    PREDICTED,
-    canvas,
-    grid,
-    key,
-    label,
-    name_lines,
-    name_rows,
-    side_text,
-)
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
+from bigtrain_nb.series.drawings.dots import name_lines
 
 OF_WAYS = ((INK, "s"), (MEASURED, "o"), (PREDICTED, "D"))
 

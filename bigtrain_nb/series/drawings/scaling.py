@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from bigtrain_nb.common.words import number
-from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_lines
-from bigtrain_nb.series.drawings.dots import dots_and_line
+from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label
+from bigtrain_nb.series.drawings.dots import dots_and_line, name_lines
 
 STYLES = ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 2)))
 APART = 0.065  # share of the axes' height: closer labels would overlap

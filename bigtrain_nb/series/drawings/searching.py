@@ -4,7 +4,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_lines, name_rows, side_text
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.series.drawings.dots import name_lines
 
 DASHED = (0, (3, 1.5))
 
