@@ -148,9 +148,19 @@ def test_what_is_sent_by_hand():
 N = 8
 
 
-@pytest.mark.parametrize(("stage", "bytes_each"), [(0, 18), (1, 6 + 12 / N), (2, 2 + 16 / N), (3, 16 / N)])
-def test_stages_of_zero_leave_what_the_paper_says_and_gradients_have_32_bits(stage, bytes_each):
-    states = memory(SMALL, Layout(1, 1, N, stage)).parts
+@pytest.mark.parametrize(
+    ("stage", "policy", "optimizer", "bytes_each"),
+    [
+        (0, "mixed_bfloat16", "adamw", 18),
+        (1, "mixed_bfloat16", "adamw", 6 + 12 / N),
+        (2, "mixed_bfloat16", "adamw", 2 + 16 / N),
+        (3, "mixed_bfloat16", "adamw", 16 / N),
+        (0, "mixed_float16", "sgd", 10),
+        (0, "float32", "lion", 12),
+    ],
+)
+def test_stages_of_zero_leave_what_the_paper_says_and_gradients_have_32_bits(stage, policy, optimizer, bytes_each):
+    states = memory(SMALL, Layout(1, 1, N, stage), policy=policy, optimizer=optimizer).parts
     left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
     assert left / SMALL.weights == pytest.approx(bytes_each)
     assert ("gathered" in states) == (stage == 3)
@@ -168,16 +178,6 @@ def test_what_stage_3_has_in_one_piece():
     piped = Layout(1, 2, N, 3)
     assert memory(SMALL, Layout(1, 2, N, 2))["gradients"] == memory(SMALL, Layout(1, 2, 1))["gradients"]
     assert memory(SMALL, piped)["gathered"] == (2 + 4) * (block + SMALL.embeddings)
-
-
-@pytest.mark.parametrize(
-    ("policy", "optimizer", "bytes_each"),
-    [("mixed_bfloat16", "adamw", 18), ("mixed_float16", "sgd", 10), ("float32", "lion", 12)],
-)
-def test_bytes_of_a_weight(policy, optimizer, bytes_each):
-    states = memory(SMALL, Layout(), policy=policy, optimizer=optimizer).parts
-    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
-    assert left == bytes_each * SMALL.weights
 
 
 def test_muon_keeps_one_value_for_a_matrix_of_a_block_and_two_for_all_else():

@@ -2,7 +2,6 @@
 
 import tempfile
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -160,6 +159,7 @@ def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts
     product = {"tf_op": f"gradient_tape/{first}/MatMul:MatMul"}
     line_of(gpu, "Stream #7(Compute)", [(20, 60, "gemm", product), (60, 80, "MemcpyD2H", {})])
     line_of(gpu, "Stream #8(Compute)", [(40, 60, "fused", {"hlo_op": "fusion.12"})])
+    line_of(gpu, "Stream #9(Compute)", [(40, 60, "gemm", product)])
 
     parts, operations, seconds = trace.divide(space)
     shares = {(part.place, part.layer, part.operation): share for part, share in parts.items()}
@@ -168,14 +168,14 @@ def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts
             ("input",) * 3: 0.1,
             ("between operations",) * 3: 0.02,
             ("CPU", "dense", "MatMul"): 0.08,
-            ("GPU:0", "dense", "MatMul"): 0.3,
-            ("GPU:0", "XLA", "fusion"): 0.1,
+            ("GPU:0", "dense", "MatMul"): 0.2 + 0.2 * 2 / 3,
+            ("GPU:0", "XLA", "fusion"): 0.2 / 3,
             ("GPU:0", "the rest", "MemcpyD2H"): 0.2,
             ("CPU", "dense_1", "Relu"): 0.05,
             ("Python",) * 3: 0.15,
         }
     )
-    assert operations == 5 and seconds == pytest.approx(100e-12)
+    assert operations == 6 and seconds == pytest.approx(100e-12)
 
 
 def test_a_trace_without_the_gpus_that_are_there_is_said(monkeypatch):
@@ -202,10 +202,3 @@ def test_a_dataset_that_yields_nothing_is_refused(model):
     for given in ((model, empty), (empty,)):
         with pytest.raises(ValueError, match="the dataset yielded no batch"):
             bt.profile(*given)
-
-
-def test_time_is_divided_by_how_many_of_each_part_run():
-    """Two multiplications and a sum run for 6 of 10 seconds; in the other 4 only Python runs."""
-    multiply, add = SimpleNamespace(rank=0, part="multiply"), SimpleNamespace(rank=0, part="add")
-    changes = [(2, 1, multiply), (2, 1, multiply), (2, 1, add), (8, -1, multiply), (8, -1, multiply), (8, -1, add)]
-    assert trace._shares(changes, 0, 10) == pytest.approx({trace.PYTHON: 0.4, "multiply": 0.4, "add": 0.2})
