@@ -183,7 +183,7 @@ def recomputed_gpt(**settings):
     return bt.recompute(bt.gpt(nested_blocks=True, **settings), r"block_\d+")
 
 
-LAYERS = 3
+LAYERS = 4
 
 
 def recurrent():
@@ -248,7 +248,7 @@ def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
     """
     nested = partial(bt.gpt, layers=LAYERS, nested_blocks=True)
     plain, again = (plan_step(build, 16) for build in (nested, partial(recomputed_gpt, layers=LAYERS)))
-    assert again.memory["activations"] < 0.6 / LAYERS * plain.memory["activations"] and again.peak < 0.6 * plain.peak
+    assert again.memory["activations"] < 0.1 * plain.memory["activations"] and again.peak < 0.6 * plain.peak
     assert 1.2 < again.flops.total / plain.flops.total < 4 / 3 and again.uncounted_ops == []
     assert hills(plain.memory_timeline) == 1 and hills(again.memory_timeline) == LAYERS  # one per block
 
