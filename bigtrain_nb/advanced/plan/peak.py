@@ -48,6 +48,14 @@ class PlannedPeak:
         self._run(graph, {})
         self.total = self.fullest.total()
 
+    @property
+    def kinds(self):
+        """Bytes by kind of buffer."""
+        kinds = Counter()
+        for (kind, _), size in self.fullest.items():
+            kinds[kind] += size
+        return kinds
+
     def _run(self, graph, buffers):
         """Run a graph on {name of an input: `Buffer`}; return its results' buffers, with one hold each."""
         for name, buffer in buffers.items():

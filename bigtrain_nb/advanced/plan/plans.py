@@ -194,9 +194,7 @@ _HOW = {
 
 def _memory(step, gradients, prefetched, of_gpu):
     """Return the breakdown at the higher of two peaks: in the gradients of a micro-batch, or in the update."""
-    moment = Counter()
-    for (kind, _), size in gradients.fullest.items():
-        moment[kind] += size
+    moment = gradients.kinds
     if step.slices > 1:
         sums = 2 if step.in_a_loop else 1  # of earlier micro-batches and, in a loop, those that it returns
         moment["gradients"] += sums * step.sums
