@@ -55,25 +55,25 @@ def add_up(found):
 @pytest.fixture(scope="module")
 def model():
     inputs = keras.Input((4,))
-    x = Slow(0.03, name="slow")(inputs)
-    x = Slow(0.015, name="slow_1")(x)
+    x = Slow(0.06, name="slow")(inputs)
+    x = Slow(0.03, name="slow_1")(x)
     made = keras.Model(inputs, keras.layers.Dense(1)(x))
     made.compile("sgd", "mse")
     return made
 
 
 def test_the_shares_of_a_training_step_are_what_its_parts_cost(model, tmp_path):
-    data = one_after_the_other(0.03)
+    data = one_after_the_other(0.06)
     found = bt.profile(model, data, steps=STEPS, folder=tmp_path)
     assert add_up(found)
     # a sleep never takes less, but more on a busy machine
-    for name, seconds in {"input": 0.03, "slow": 0.03, "slow_1": 0.015}.items():
+    for name, seconds in {"input": 0.06, "slow": 0.06, "slow_1": 0.03}.items():
         assert found.layers[name] > 0.9 * seconds / found.seconds, str(found)
     for share in (found.places["CPU"], found.shares["EagerPyFunc"]):
-        assert 0.9 * 0.045 / found.seconds < share < 1 - found.shares["input"] + 1e-6, str(found)
+        assert 0.9 * 0.09 / found.seconds < share < 1 - found.shares["input"] + 1e-6, str(found)
     alone = 8 / bt.diagnose(data, seconds=1.0).rate
     assert 0.5 < found.shares["input"] * found.seconds / alone < 2
-    assert found.plain_seconds > 0.075 and found.operations > 10
+    assert found.plain_seconds > 0.15 and found.operations > 10
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
 
 
