@@ -183,7 +183,7 @@ def recomputed_gpt(**settings):
     return bt.recompute(bt.gpt(nested_blocks=True, **settings), r"block_\d+")
 
 
-LAYERS = 4
+LAYERS = 6
 
 
 def recurrent():
