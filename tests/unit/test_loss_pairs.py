@@ -28,6 +28,7 @@ ONE, TWO = tf.zeros([3, 1]), tf.ones([3, 1])
             None,
             [("mean_squared_error", TWO), ("mean_absolute_error", ONE)],
         ),
+        ("list", "mse", {"two": TWO, "one": ONE}, None, [("mean_squared_error", ONE), ("mean_squared_error", TWO)]),
         (
             "dict",
             {"two": "mae"},

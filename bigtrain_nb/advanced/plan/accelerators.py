@@ -12,11 +12,11 @@ class Accelerator:
     the node, half of what vendors print for both directions; ``node``: how many are usually linked this way;
     ``bfloat16``: whether it is supported.
 
-    For cluster plans: ``flops_8``: FLOP/s in float8, None where no plan uses it; ``network``: bytes/s in one direction
-    from a device's NIC to other nodes; ``efficiency``: the typical share of ``flops_16`` that published 16-bit
-    trainings reach while computing, for models in each class of `SIZE_LIMITS`, including recomputed operations;
-    ``mfu``: (lowest, highest) MFU of those trainings, excluding recomputed operations; ``speedup_8``: the speedup of a
-    step in float8, from published pairs of runs. None where no such training was found.
+    For cluster plans: ``network``: bytes/s in one direction from a device's NIC to other nodes; ``efficiency``: the
+    typical share of ``flops_16`` that published 16-bit trainings reach while computing, for models in each class of
+    `SIZE_LIMITS`, including recomputed operations; ``mfu``: (lowest, highest) MFU of those trainings, excluding
+    recomputed operations; ``speedup_8``: the speedup of a step in float8, from published pairs of runs. None where no
+    such training was found.
     """
 
     name: str
@@ -28,7 +28,6 @@ class Accelerator:
     node: int
     source: str
     bfloat16: bool = True
-    flops_8: float | None = None
     network: float = 0.0
     efficiency: tuple[float, float, float] | None = None
     mfu: tuple[tuple[float, float] | None, ...] = (None, None, None)
@@ -92,63 +91,45 @@ _ALL = (
     Accelerator("V100", 32e9, 900e9, 125e12, 15.7e12, 150e9, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
     Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM", **_AMPERE),
     Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM", **_AMPERE),
-    Accelerator(
-        *("H100", 80e9, 3350e9, 989e12, 494.5e12, 450e9, 8),
-        f"NVIDIA H100 datasheet, SXM, {_HALF}",
-        flops_8=1979e12,
-        **_HOPPER,
-    ),
+    Accelerator("H100", 80e9, 3350e9, 989e12, 494.5e12, 450e9, 8, f"NVIDIA H100 datasheet, SXM, {_HALF}", **_HOPPER),
     Accelerator(
         *("H100 96 GB, 500 W", 96e9, 2400e9, 989e12, 494.5e12, 450e9, 8),
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: HBM2e and a limit of 500 W; FLOP/s of the full card",
-        flops_8=1979e12,
         **_HOPPER_500_W,
     ),
-    Accelerator(
-        *("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8),
-        f"NVIDIA H200 datasheet, SXM, {_HALF}",
-        flops_8=1979e12,
-        **_HOPPER,
-    ),
+    Accelerator("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8, f"NVIDIA H200 datasheet, SXM, {_HALF}", **_HOPPER),
     Accelerator(
         *("B200", 180e9, 8000e9, 2250e12, 1125e12, 900e9, 8),
         f"NVIDIA Blackwell architecture brief, DGX B200 datasheet, {_HALF}",
-        flops_8=4500e12,
         **_BLACKWELL,
     ),
     Accelerator(
         *("B300", 270e9, 7700e9, 2250e12, 1125e12, 900e9, 8),
         f"{_DGXC}; 8 NICs of 800 Gbit/s; TF32 half of 16 bits, as in B200",
-        flops_8=4500e12,
         **{**_BLACKWELL, "network": 100e9},
     ),
     Accelerator(
         *("GB200 NVL72", 186e9, 8000e9, 2500e12, 1250e12, 900e9, 72),
         f"NVIDIA GB200 NVL72 datasheet, a 72nd of it, {_HALF}; node: a rack",
-        flops_8=5000e12,
         mfu=(None, None, (0.42, 0.46)),
         **_BLACKWELL,
     ),
     Accelerator(
         *("GB300 NVL72", 279e9, 8000e9, 2500e12, 1250e12, 900e9, 72),
         f"memory: {_DGXC}; FLOP/s as GB200; a NIC of 800 Gbit/s each (NVIDIA NVL72 AI Factory); node: a rack",
-        flops_8=5000e12,
         **_BLACKWELL_ULTRA,
     ),
     Accelerator(
         *("MI300X", 192e9, 5300e9, 1307.4e12, 653.7e12, 448e9, 8),
         "AMD Instinct MI300X data sheet; 7 links of 64 GB/s in one direction",
-        flops_8=2614.9e12,
     ),
     Accelerator(
         *("MI355X", 288e9, 8000e9, 2500e12, 157.3e12, 538e9, 8),
         "AMD Instinct MI355X data sheet; 7 links of 76.8 GB/s in one direction; no TF32",
-        flops_8=5000e12,
     ),
     Accelerator(
         *("Trainium 2", 96 * 2**30, 2900e9, 667e12, 667e12, 640e9, 16),
         "AWS Neuron documentation, Trainium2 architecture; float32 as TF32; node: 16 chips of a trn2.48xlarge",
-        flops_8=1299e12,
     ),
     Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, _TPU),
     Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
@@ -158,7 +139,6 @@ _ALL = (
         *("TPU v7", 206e9, 7380e9, 2307e12, 2307e12, 600e9, 9216),
         f"{_TPU}, which says that TensorFlow is not supported there",
         network=12.5e9,
-        flops_8=4614e12,
         speedup_8=(1.53, 1.53, 1.53),
         **_V7,
     ),

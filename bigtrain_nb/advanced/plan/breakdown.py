@@ -1,4 +1,4 @@
-"""A sum that shows its lines, and a plan of several: predictions, with the arithmetic behind each number."""
+"""A sum that shows its lines: predictions, with the arithmetic behind each number."""
 
 from dataclasses import dataclass
 
@@ -17,15 +17,11 @@ class Line:
 
 @dataclass(frozen=True, repr=False)
 class Breakdown(cards.Shown):
-    """Lines of one unit ("bytes", "FLOP", "s") with their total.
-
-    The total is the sum of the lines, unless ``total_is`` is given. ``total_how`` explains it.
-    """
+    """Lines of one unit ("bytes", "FLOP", "s") with their total, which ``total_how`` explains."""
 
     title: str
     unit: str
     lines: list[Line]
-    total_is: float | None = None
     total_how: str = ""
 
     @property
@@ -35,7 +31,7 @@ class Breakdown(cards.Shown):
 
     @property
     def total(self) -> float:
-        return sum(self.parts.values()) if self.total_is is None else self.total_is
+        return sum(self.parts.values())
 
     def __getitem__(self, name: str) -> float:
         return self.parts[name]
@@ -50,21 +46,3 @@ class Breakdown(cards.Shown):
     def _rows(self):
         lines = [*self.lines, Line("together", self.total, self.total_how)]
         return [[line.name, amount(line.value, self.unit), line.how] for line in lines]
-
-
-class Plan(cards.Shown):
-    """Several `Breakdown` together.
-
-    A plan is a dataclass with breakdowns, displays its ``memory``, and has ``words()``.
-    """
-
-    def explain(self) -> cards.Card:
-        """The arithmetic of all breakdowns, line by line."""
-        parts = [value for value in vars(self).values() if isinstance(value, Breakdown)]
-        return cards.stacked(*self._notes(), *[part.explain() for part in parts])
-
-    def _card(self):
-        return cards.stacked(*self._notes(), self.memory._card())
-
-    def _notes(self):
-        return [cards.note(words, "") for words in self.words()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS, SIZE_LIMITS, Accelerator
 from bigtrain_nb.advanced.plan.breakdown import Breakdown
 from bigtrain_nb.advanced.plan.communication import Sent, sent
-from bigtrain_nb.advanced.plan.goodput import DEVICE_MTBF_HOURS, Goodput
+from bigtrain_nb.advanced.plan.goodput import DEVICE_MTBF_HOURS, goodput
 from bigtrain_nb.advanced.plan.parallelism import BYTES_OF, SLOTS, Layout, memory
 from bigtrain_nb.advanced.plan.transformer import RECOMPUTE, Transformer
 from bigtrain_nb.common import cards
@@ -140,15 +140,16 @@ class ClusterPlan(cards.Shown):
         seconds = positive("tokens", tokens, "tokens") * self.typical_seconds / self.tokens
         spares = not_negative("spares", spares, "spare devices per device in use")
         evaluation = not_negative("evaluation", evaluation, "evaluation tokens per training token")
-        running = Goodput(self.layout.devices, mtbf_hours, checkpoint_seconds, interval_seconds, restart_seconds)
-        wall = seconds * (1 + evaluation / 3) / running.share
+        losses = mtbf_hours, checkpoint_seconds, interval_seconds, restart_seconds
+        share, of_failures = goodput(self.layout.devices, *losses)
+        wall = seconds * (1 + evaluation / 3) / share
         ends = " to ".join(amount(each, "s") for each in (wall / SPREAD, wall * SPREAD))
         hours = wall / 3600 * self.layout.devices * (1 + spares)
         rows = [
             ["tokens", f"{amount(tokens, 'tokens')}, {number(tokens / self.model.weights)} per parameter"],
             ["", _per_parameter(tokens / self.model.weights)],
             ["training", f"about {amount(seconds, 's')}"],
-            *running.rows(),
+            *of_failures,
             ["evaluation", f"{evaluation:.1%} as many tokens, forward only: {evaluation / 3:.2%} more time"],
             ["all together", f"about {amount(wall, 's')} ({ends})"],
             ["device-hours", f"about {number(hours)}, with {spares:.0%} spares"],
@@ -248,7 +249,7 @@ def plan_cluster(
     batch = integer("batch", batch, 1)
     device = ACCELERATORS[one_of("on", on, [name for name, one in ACCELERATORS.items() if one.efficiency])]
     one_of("policy", policy, BYTES_OF)
-    if policy == "float8" and device.flops_8 is None:
+    if policy == "float8" and device.speedup_8 is None:
         raise ValueError(f"policy='float8' is no faster on {on}: use mixed_bfloat16")
     one_of("optimizer", optimizer, SLOTS)
     integer("zero_stage", zero_stage, 0, 3)
@@ -261,7 +262,7 @@ def plan_cluster(
             integer(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
     if shard_size and not zero_stage:
         raise ValueError("shard_size needs zero_stage=1, 2 or 3: at stage 0 nothing is sharded")
-    heads = _fewest_heads(model)
+    heads = model.key_value_heads or model.heads
     if tensor_parallel and heads % tensor_parallel:
         kind = "KV heads" if model.key_value_heads else "heads"
         raise ValueError(f"tensor_parallel={tensor_parallel} must divide the {heads} {kind}: heads are not split")
@@ -289,14 +290,10 @@ def plan_cluster(
     )
 
 
-def _fewest_heads(model):
-    return model.key_value_heads or model.heads
-
-
 def _layouts(model, device, batch, devices, sizes, zero_stage):
     """Yield layouts, those without a pipeline first; tensor parallelism stays within a node, on at most 8 devices."""
     powers = [2**n for n in range(16)]
-    heads = _fewest_heads(model)
+    heads = model.key_value_heads or model.heads
     tensor, pipeline, shard = sizes
     tensors = [tensor] if tensor else [n for n in powers if n <= min(device.node, 8) and heads % n == 0]
     stages = [pipeline] if pipeline else [n for n in powers if n <= model.layers]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
-from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line, Plan
+from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line
 from bigtrain_nb.advanced.plan.peak import peak_of
 from bigtrain_nb.advanced.plan.step import PlannedStep
+from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import integer, one_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
@@ -32,7 +33,7 @@ SLICES = 1.15
 
 
 @dataclass(frozen=True, repr=False)
-class StepPlan(Plan):
+class StepPlan(cards.Shown):
     """The predicted cost of a training step on each device. ``memory`` and ``activations`` in bytes, ``flops``.
 
     ``activations``: by layer, at the peak. ``communication_volume``: bytes that a device sends. ``device_memory``:
@@ -58,11 +59,22 @@ class StepPlan(Plan):
         """Peak memory of the step in bytes, without the runtime's own."""
         return self.memory.total
 
+    def explain(self) -> cards.Card:
+        """The arithmetic of all breakdowns, line by line."""
+        parts = self.memory, self.activations, self.flops, self.communication_volume
+        return cards.stacked(*self._notes(), *[part.explain() for part in parts])
+
     def words(self):
         if self.uncounted_ops:
             yield f"Operations not counted, or of unknown size, so more is needed: {', '.join(self.uncounted_ops)}."
         of_room = f", {self.peak / self.device_memory:.0%} of the device" if self.device_memory else ""
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory{of_room}, {amount(self.flops.total, 'FLOP')}."
+
+    def _card(self):
+        return cards.stacked(*self._notes(), self.memory._card())
+
+    def _notes(self):
+        return [cards.note(words, "") for words in self.words()]
 
 
 def plan_step(
@@ -134,26 +146,18 @@ def plan_step(
         "reduce_dtype": reduce_dtype,
     }
     step = PlannedStep(model, batch, optimizer, policy, loss, devices, **settings)
-    return plan_of(step, on, prefetched)
-
-
-def plan_of(step, on=None, prefetched=1):
-    """Return the `StepPlan` of a traced `PlannedStep`."""
     title = f"A step of {step.examples} examples"
     if step.devices > 1:
         title += f" on each of {step.devices} devices"
     if step.slices > 1:
         title += f" in {step.slices} micro-batches of {step.slice_examples}"
     gradients = peak_of(step.gradients)
-    layers = []
-    for (kind, layer), size in gradients.fullest.most_common():
-        if kind == "activations" and size:
-            layers.append(Line(layer, size))
+    fullest = gradients.fullest.most_common()
+    layers = [Line(layer, size) for (kind, layer), size in fullest if kind == "activations" and size]
+    of_gpu = on is not None or bool(tf.config.list_logical_devices("GPU"))
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
-        memory=_memory(
-            step, gradients, prefetched, of_gpu=on is not None or bool(tf.config.list_logical_devices("GPU"))
-        ),
+        memory=_memory(step, gradients, prefetched, of_gpu),
         activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
         communication_volume=_communication_volume(step),
@@ -228,14 +232,14 @@ def _flops(step):
 
 def _communication_volume(step):
     """Return a `Breakdown` of the bytes that a device sends in a step, as `all_reduce_seconds` counts."""
-    devices, settings = step.devices, step.settings
+    devices = step.devices
     ring = (devices - 1) / devices  # of a reduce-scatter or an all-gather; an all-reduce is both
     lines = [Line("gradients", 2 * ring * step.sent, f"2({devices}-1)/{devices} x {amount(step.sent, 'bytes')}")]
     for what, times, size in (("gathered weights", 2, step.gathered), ("scattered gradients", 1, step.scattered)):
         if size:
             how = f"{step.slices} x {times}({devices}-1)/{devices} x {amount(size, 'bytes')} of fully sharded layers"
             lines.append(Line(what, step.slices * times * ring * size, how))
-    if settings["shard_optimizer"]:
+    if step.settings["shard_optimizer"]:
         how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
         lines.append(Line("weights", ring * step.trainable, how))
     return Breakdown("Communication volume of a device in a step", "bytes", lines)

@@ -47,10 +47,8 @@ class PlannedStep:
             devices = model.distribute_strategy.num_replicas_in_sync
         self.devices = integer("devices", devices, 1)
         self.settings = _settings(model, settings, self.devices)
-        if optimizer is not None:
-            of_kind(
-                "optimizer", optimizer, str | keras.optimizers.Optimizer, "an optimizer's name or a Keras optimizer"
-            )
+        kinds = str | keras.optimizers.Optimizer | None
+        of_kind("optimizer", optimizer, kinds, "an optimizer's name or a Keras optimizer")
         layers = []
         if self.devices > 1 and self.settings["fully_shard"] is not None:
             layers = layers_chosen(model, self.settings["fully_shard"], "fully_shard")
@@ -63,11 +61,11 @@ class PlannedStep:
         variables = [shards.get(id(one), one) for one in model.trainable_variables]
         has_own_loss = loss is None and overriding(model, "compute_loss")
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
+        loss_of = partial(compute_loss_like_fit, model, training=True) if has_own_loss else partial(_value, model, loss)
 
         # A replica's share of the batch, and a micro-batch of it
         specs = _specs_of_a_batch(model, batch, loss)
-        self.examples = -(-_examples(specs) // self.devices)
+        self.examples = -(-keras.tree.flatten(specs)[0].shape[0] // self.devices)
         self.slice_examples = -(-self.examples // self.settings["micro_batches"])
         self.slices = -(-self.examples // self.slice_examples)
         cut = self.slices > 1
@@ -213,10 +211,6 @@ def _specs_of_examples(model, examples, loss):
     return _resized((inputs, [targets[id(output)] for output in model.outputs], None), examples)
 
 
-def _examples(specs):
-    return keras.tree.flatten(specs)[0].shape[0]
-
-
 def _resized(specs, examples):
     """Return `tf.TensorSpec` of tensors, with ``examples`` examples."""
 
@@ -276,11 +270,6 @@ def _as_outputs(target, output):
     if output.shape.rank == target.shape.rank + 1 and output.shape[-1] == 1:
         return target[..., None]
     return target
-
-
-def _own_value(model, x, y, outputs, sample_weight):
-    """Return the loss of a model with a custom `compute_loss`."""
-    return compute_loss_like_fit(model, x, y, outputs, sample_weight, training=True)
 
 
 def _layer_names(model):

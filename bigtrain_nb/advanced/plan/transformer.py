@@ -68,8 +68,7 @@ class Transformer:
     @property
     def matrices_of_a_layer(self) -> int:
         """Parameters of a block's matmuls: of attention and of the hidden layer."""
-        attention = 2 * self.width * (self.width + self.key_value_width)
-        return attention + (3 if self.gated else 2) * self.width * self.hidden_width
+        return sum(rows * columns for rows, columns in self.shapes_of_a_layer)
 
     @property
     def weights_of_a_layer(self) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import FunctionType
 
@@ -319,11 +319,9 @@ class Meter(Shown, keras.callbacks.Callback):
         self._counts_batches = _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
         if device is not None:
-            try:
+            with suppress(TypeError, ValueError):  # the plan does not support the model, or the device the dtype
                 peak = device.flops(model.dtype_policy.name) * model.distribute_strategy.num_replicas_in_sync
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
-            except (TypeError, ValueError):
-                self._busy_seconds = None  # the plan does not support the model, or the device the dtype
 
 
 def _counts_batches(model, spec):

@@ -1,7 +1,7 @@
 """Where did the NaN come from? The first layer that yields a non-finite value, with its inputs."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, has_batches, passes, preprocess_like_fit
@@ -192,7 +192,7 @@ def _first(model, step, scale, finite_from):
         loss = next((values for values in step.losses if not values.finite), step.losses[0])
         return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
 
-    layer, remark = _blame(found, _names_in(model))
+    layer, remark = _blame(model, found)
     values = {}
     for probe in step.probes:
         if probe.call is found.call:
@@ -216,18 +216,15 @@ def _with_weights(model, step):
     return probes
 
 
-def _names_in(model):
-    """Return a function that names a layer of a model: by its path if several layers have the same name."""
-    counts = Counter(layer.name for layer in layers_within(model))
-
-    def name_of(layer):
-        return path_within(model, layer) or layer.name if counts[layer.name] > 1 else layer.name
-
-    return name_of
+def _name_of(model, layer):
+    """Return a layer's name, or its path if several layers have that name."""
+    alike = [one for one in layers_within(model) if one.name == layer.name]
+    return path_within(model, layer) or layer.name if len(alike) > 1 else layer.name
 
 
-def _blame(probe, name_of):
+def _blame(model, probe):
     """Return the name of the layer where a value originates, and a remark."""
+    name_of = partial(_name_of, model)
     layer = probe.call.layer
     caller = probe.call.caller
     if probe.where not in ("input", ARRIVES):

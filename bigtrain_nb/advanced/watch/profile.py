@@ -95,11 +95,10 @@ class Profile(Shown):
         from bigtrain_nb.plots import stacked_figure
 
         seen = [layer for layer, share in _largest(self.layers, ROWS).items() if share >= SEEN]
-        layers = dict.fromkeys([*seen, OTHERS])
         kinds = _largest({kind: share for kind, share in self.shares.items() if kind not in trace.IDLE}, KINDS)
-        rows = {layer: Counter() for layer in layers}
+        rows = {layer: Counter() for layer in [*seen, OTHERS]}
         for part, share in self.parts.items():
-            layer = part.layer if part.layer in layers else OTHERS
+            layer = part.layer if part.layer in rows else OTHERS
             kind = part.operation if part.operation in kinds else OTHERS
             if part.operation in trace.IDLE:
                 kind = NO_OPERATION

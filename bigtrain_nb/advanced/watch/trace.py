@@ -57,9 +57,7 @@ IDLE = frozenset(part.operation for part in (WAITS, BETWEEN, PYTHON))
 
 def read(path):
     """Read the `XSpace` in a file of the profiler."""
-    space = XSpace()
-    space.ParseFromString(path.read_bytes())
-    return space
+    return XSpace.FromString(path.read_bytes())
 
 
 def divide(space, steps_are_input=False):

@@ -124,8 +124,9 @@ class WatchedStep:
         given = [values_of(gradient) for gradient, _ in self.gradients]
         return all(values.finite for values in self.losses + given)
 
-    def _apply(self, optimizer, gradients, trainable_variables=None):
-        for gradient, variable in zip(gradients, trainable_variables or weights_built_for(optimizer), strict=True):
+    def _apply(self, optimizer, gradients, trainable_variables=None):  # private: Keras
+        updated = trainable_variables or innermost(optimizer)._trainable_variables
+        for gradient, variable in zip(gradients, updated, strict=True):
             if gradient is not None:
                 self.gradients.append((gradient, variable))
 
@@ -186,8 +187,3 @@ class WatchedStep:
             return with_mask(seen(value), mask_of(value))
 
         return keras.tree.map_structure(probe_value, structure)
-
-
-def weights_built_for(optimizer):  # private: Keras
-    """Return the weights that an optimizer was built for, which `apply` updates if given only gradients."""
-    return innermost(optimizer)._trainable_variables
