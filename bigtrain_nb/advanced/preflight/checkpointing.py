@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
-from bigtrain_nb.advanced.preflight.training import change_of
+from bigtrain_nb.advanced.preflight.training import largest_change
 from bigtrain_nb.advanced.preflight.untouched import variables_of
 from bigtrain_nb.advanced.shared.fit_data import passes
 from bigtrain_nb.common.quiet import keras, tf
@@ -45,11 +45,9 @@ np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32
 def saved(training):
     """Does stock Keras, in a process without bigtrain_nb, load the saved model and get the same outputs?"""
     training.refuse_own_step()
-    before = keras.tree.flatten(training.outputs(training.x))
-    training.state.restore_nonrandom()
-    again = keras.tree.flatten(training.outputs(training.x))
+    before, again, _ = training.outputs_of_two_calls()
     training.state.restore_values()
-    if _largest_change(before, again) > SAVED_DIFFERS:
+    if largest_change(before, again) > SAVED_DIFFERS:
         raise Skipped("outputs are random, so they cannot be compared with those of the loaded model")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
@@ -60,7 +58,7 @@ def saved(training):
         words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
         try:
             loaded = keras.models.load_model(path)
-            change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
+            change = largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
         except Exception as error:  # custom classes may raise anything
             return _not_loaded(error)
         if change > SAVED_DIFFERS:
@@ -81,7 +79,7 @@ def saved(training):
         except RuntimeError as error:
             return _not_loaded(error)
     words += " by stock Keras in a process without bigtrain_nb"
-    change = _largest_change(before, after)
+    change = largest_change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs(words, change)
     return ok(f"{words}, it gives the same outputs; so do weights in several files.", "14")
@@ -153,10 +151,6 @@ def _outputs_elsewhere(training, folder):
         raise RuntimeError(raised[0] if raised else f"exit code {done.returncode}")  # the first one is the cause
     with np.load(outputs) as found:
         return list(found.values())
-
-
-def _largest_change(outputs, others):
-    return max((change_of(one, two) for one, two in zip(outputs, others, strict=True)), default=0.0)
 
 
 @needs("step", "loss")
