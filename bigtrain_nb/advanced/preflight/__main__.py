@@ -14,7 +14,6 @@ from bigtrain_nb.advanced.preflight.preflight import GROUPS, preflight
 
 
 def main(words):
-    """Run the command line with these arguments; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bigtrain_nb.advanced.preflight",
         description=__doc__,

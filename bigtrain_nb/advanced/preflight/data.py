@@ -19,9 +19,10 @@ from bigtrain_nb.advanced.preflight.training import (
     has_scale,
     named_parts,
     named_tensors,
+    never_ends,
     words_of,
 )
-from bigtrain_nb.advanced.shared.fit_data import batches_of, passes
+from bigtrain_nb.advanced.shared.fit_data import passes
 from bigtrain_nb.common.quiet import keras, tf
 
 ONE_CLASS = 0.5
@@ -251,7 +252,8 @@ def repeated(training):
     """Are batches repeated?"""
     if len(training.batches) < 3:
         raise Skipped("with fewer than 3 batches repetition cannot be detected")
-    prints = [_fingerprint(batch) for batch in training.batches]
+    batches = ([each for each in keras.tree.flatten(batch) if each is not None] for batch in training.batches)
+    prints = [_digest(row for each in batch for row in _bytes_of(each)) for batch in batches]
     again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
     if len(set(prints)) == 1:
         return failure(
@@ -382,11 +384,6 @@ def _middle_and_range(rows):
     return middle, high - low
 
 
-def _never_ends(data):
-    source = batches_of(data)
-    return isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
-
-
 def validation_apart(training):
     """Are validation examples also in the training data?
 
@@ -395,7 +392,7 @@ def validation_apart(training):
     """
     if training.validation is None:
         return None  # the previous finding says so
-    if _never_ends(training.data):
+    if never_ends(training.data):
         raise Skipped("the training dataset repeats all its examples forever: leave out repeat()")
     if training.without_rows:
         raise Skipped(f"it is unknown which rows belong to an example: {training.without_rows}")
@@ -430,7 +427,7 @@ def _inputs_of(batches, seconds):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         inputs = [_bytes_of(value) for value in keras.tree.flatten(x) if np.ndim(value)]
         for rows in zip(*inputs, strict=True):
-            yield hashlib.blake2b(b"".join(rows), digest_size=16).digest()
+            yield _digest(rows)
         if count and time.monotonic() > until:
             break
 
@@ -474,14 +471,8 @@ def _classes(y):
     return y if whole and len(np.unique(y)) <= max(2, len(y) // 2) else None
 
 
-def _fingerprint(batch):
-    digest = hashlib.blake2b(digest_size=16)
-    for value in keras.tree.flatten(batch):
-        if value is not None:
-            digest.update(
-                np.ascontiguousarray(value.numpy() if value.dtype != tf.string else value.numpy().astype("S"))
-            )
-    return digest.digest()
+def _digest(parts):
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
 CHECKS = {

@@ -103,7 +103,6 @@ def answer_in_a_feature(training):
 
 
 def _answer(training, name, batches):
-    """Return a finding on one tensor of targets."""
     if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
         raise Skipped("they are not one number for each example")
     y = np.concatenate(batches)

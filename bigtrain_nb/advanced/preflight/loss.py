@@ -318,7 +318,7 @@ def one_batch(training):
     rate = float(optimizer.learning_rate)
     scheduled = not isinstance(optimizer.learning_rate, keras.Variable)
     highest = max(losses) if all(map(math.isfinite, losses)) else math.inf
-    if highest > RISES * losses[0]:
+    if not highest <= RISES * losses[0]:  # also if the first loss is NaN
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
         found += f" {highest:.3g}."
         if scheduled and _runs_away(losses[0], highest):

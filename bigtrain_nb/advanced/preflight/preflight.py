@@ -19,7 +19,6 @@ from bigtrain_nb.advanced.preflight import (
     features,
     growth,
     leaks,
-    matmuls,
     memory,
     updates,
 )
@@ -48,7 +47,7 @@ GROUPS = {
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "accumulation": accumulation.CHECKS,
-    "precision": {**updates.CHECKS, **matmuls.CHECKS},
+    "precision": updates.CHECKS,
     "memory": {**memory.CHECKS, **growth.CHECKS},
     "checkpointing": checkpointing.CHECKS,
 }
@@ -181,7 +180,6 @@ def _chosen(names):
 
 
 def _examine(training, checks):
-    """Run the checks and return their findings."""
     findings = []
     training.chosen = tuple(checks)
     if RUNS not in checks:  # errors that would end fit are always reported

@@ -112,7 +112,7 @@ def _wrong_in(pair):
             "Give both the same shape; for integer labels use a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
-    bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
+    bad = counted & ((y < least) | (y > most))
     if bad.any():
         takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
         return failure(

@@ -1,5 +1,6 @@
 """The training to check: its model, the first batches, and the computations of a step on them."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -123,9 +124,10 @@ class Training:
         self.refuse_unusable("step", "outputs")
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
         outputs = self.model(x, **given)
-        is_own = x is self.x and not training and not is_trial
-        if is_own and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
-            raise NonfiniteOutputs("outputs of the first batch are NaN")
+        if x is self.x and not training and not is_trial:
+            numbers = [each for each in keras.tree.flatten(outputs) if each.dtype.is_floating]
+            if any(tf.reduce_any(tf.math.is_nan(each)) for each in numbers):
+                raise NonfiniteOutputs("outputs of the first batch are NaN")
         return outputs
 
     def outputs_again(self, x):
@@ -302,10 +304,13 @@ def once(compute):
 
 
 def largest_change(outputs, others):
-    """Return the largest change of several outputs, each relative to its largest value."""
-    pairs = [[tf.cast(each, tf.float32).numpy() for each in pair] for pair in zip(outputs, others, strict=True)]
-    changes = [np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30) for one, two in pairs]
-    return float(max(changes, default=0.0))
+    """Return the largest change of several outputs, each relative to its largest finite value; inf if one is NaN."""
+    changes = [0.0]
+    for pair in zip(outputs, others, strict=True):
+        one, two = (tf.cast(each, tf.float32).numpy() for each in pair)
+        change = np.abs(one - two)[one != two].max(initial=0) / np.abs(one[np.isfinite(one)]).max(initial=1e-30)
+        changes.append(math.inf if np.isnan(change) else float(change))
+    return max(changes)
 
 
 def gradient_change(gradients, others):
@@ -317,10 +322,6 @@ def gradient_change(gradients, others):
 
 def differ(outputs, others):
     return any(np.any(np.asarray(one) != np.asarray(two)) for one, two in zip(outputs, others, strict=True))
-
-
-def _has_nan(value):
-    return value.dtype.is_floating and bool(tf.reduce_any(tf.math.is_nan(value)))
 
 
 def words_of(error):
@@ -342,6 +343,11 @@ def refuse_read_once(data, name):
             f"{name}={data!r:.99} must be the dataset that fit gets: a tf.data.Dataset, a keras.utils.PyDataset or a"
             " list of batches (inputs, targets)"
         )
+
+
+def never_ends(data):
+    source = batches_of(data)
+    return isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 def named_parts(part, name):
