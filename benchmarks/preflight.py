@@ -35,7 +35,7 @@ def main():
     names = chosen.names or [*FAULTY, *HEALTHY]
     seconds, right, others = [], [], []
     for name in names:
-        build, cause, *_ = FAULTY.get(name) or (HEALTHY[name], None)
+        build, cause = FAULTY.get(name) or (HEALTHY[name], None)
         report, took = examined(build, chosen.minutes, chosen.checks)
         seconds.append(took)
         wrong = [finding.check for finding in report.of("error")]

@@ -27,6 +27,7 @@ from trainings import (
     batched,
     by_feature,
     classifier,
+    compiled,
     crossentropy,
     dense,
     language_model,
@@ -76,12 +77,11 @@ def only(model, data, check, **more):
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_fault_of_a_faulty_training_is_named_with_a_number_and_what_to_do(name):
-    build, cause, *words = FAULTY[name]
+    build, cause = FAULTY[name]
     report = examined(build, [cause])
     assert [finding.check for finding in report.of("error")] == [cause], report
     (error,) = report.of("error")
     assert report.failed and error.advice and re.search(r"\d|Nothing|no examples", error.message)
-    assert all(each in str(error) for each in words), error
 
 
 SIMILAR = ["llama_of_keras_hub", "eagerly", "cached_and_repeated", "sequences_of_any_length"]
@@ -165,15 +165,6 @@ def frozen_and_trained():
     return model, data
 
 
-@found("frozen layers", "error")
-def mobilenet_frozen_at_random():
-    base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg")
-    base.trainable = False
-    model = keras.Sequential([keras.Input((32, 32, 3)), base, layers.Dense(3, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched(np.zeros((8, 32, 32, 3), "float32"), np.arange(8) % 3, size=4)
-
-
 @found("frozen layers", "skipped")
 def frozen_weights_that_their_initializer_cannot_draw():
     class Scale(layers.Layer):
@@ -188,8 +179,7 @@ def frozen_weights_that_their_initializer_cannot_draw():
             return x * self.scale[:8]
 
     model = keras.Sequential([keras.Input((8,)), Scale(), layers.Dense(3, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched(X, CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES)
 
 
 @found("frozen layers", "warning.*mean teacher")
@@ -302,8 +292,7 @@ def zero_weights_and_an_optimizer_that_accumulates():
     narrow = layers.Dense(2, use_bias=False)(inputs)
     both = [layers.Dense(1)(inputs), layers.Dense(1, kernel_initializer="zeros")(narrow)]
     model = keras.Model(inputs, layers.Add()(both))
-    model.compile(keras.optimizers.Adam(0.1, gradient_accumulation_steps=24), "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.1, gradient_accumulation_steps=24))
 
 
 def zeros_at_the_end(least):
@@ -318,9 +307,7 @@ def zeros_at_the_end(least):
 @found("start", "ok")
 def values_that_the_model_fills_in():
     inputs = keras.Input((8,))
-    model = keras.Model(inputs, layers.Dense(1)(keras.ops.nan_to_num(inputs)))
-    model.compile("adam", "mse")
-    return model, batched(WITH_NAN, NUMBERS)
+    return compiled(keras.Model(inputs, layers.Dense(1)(keras.ops.nan_to_num(inputs))), "mse", WITH_NAN, NUMBERS)
 
 
 @found("finite values", "warning")
@@ -334,8 +321,7 @@ def values_that_a_custom_step_fills_in():
             return {"loss": loss}
 
     model = Own([keras.Input((8,)), layers.Dense(1)])
-    model.compile("adam", "mse")
-    return model, batched(WITH_NAN, NUMBERS)
+    return compiled(model, "mse", WITH_NAN, NUMBERS)
 
 
 @found("gradients", "warning.*no output with a loss depends on them: later")
@@ -343,8 +329,7 @@ def an_output_without_a_loss():
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu")(inputs)
     model = keras.Model(inputs, [layers.Dense(1, name="now")(hidden), layers.Dense(4, name="later")(hidden)])
-    model.compile("adam", ["mse", None])
-    return model, batched(X, (NUMBERS, X[:, :4]))
+    return compiled(model, ["mse", None], X, (NUMBERS, X[:, :4]))
 
 
 @found("micro-batches", "warning.*SparseCategoricalCrossentropy skips positions")
@@ -363,8 +348,7 @@ def tokens_beside_kinds():
     inputs = {name: keras.Input((8,), name=name, dtype="int32") for name in ("tokens", "kinds")}
     seen = [layers.Embedding(20, 8)(each) for each in inputs.values()]
     model = keras.Model(inputs, layers.Dense(20)(layers.Bidirectional(layers.GRU(8, return_sequences=True))(sum(seen))))
-    model.compile("adam", crossentropy())
-    return model, batched({"tokens": rows[:, :-1], "kinds": np.ones((32, 8), int)}, rows[:, 1:])
+    return compiled(model, crossentropy(), {"tokens": rows[:, :-1], "kinds": np.ones((32, 8), int)}, rows[:, 1:])
 
 
 @found("overfit one batch", "warning.*it has ended, and steps do nothing")
@@ -380,8 +364,7 @@ def one_relu_at_two_widths():
     relu = layers.ReLU()
     inputs = keras.Input((8,))
     model = keras.Model(inputs, layers.Dense(1)(relu(layers.Dense(8)(relu(layers.Dense(16)(inputs))))))
-    model.compile("sgd", "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer="sgd")
 
 
 @found("outputs and loss", "skipped.*axis=1")
@@ -400,8 +383,7 @@ def strings_that_are_all_the_same():
     words.adapt(["the"])
     inputs = keras.Input((), dtype="string")
     model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(20, 4)(words(inputs)))))
-    model.compile("adam", "mse")
-    return model, batched(["the"] * 32, np.arange(32.0)[:, None])
+    return compiled(model, "mse", ["the"] * 32, np.arange(32.0)[:, None])
 
 
 @found("padding", "error.*% of the loss's gradient")
@@ -435,8 +417,7 @@ def one_of_two_targets_is_seen():
 def one_hot_copy_in_another_input():
     both = keras.Input((8,)), keras.Input((3,))
     model = keras.Model(both, layers.Dense(3, "softmax")(layers.Concatenate()(both)))
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched((X, ONE_HOT), CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", (X, ONE_HOT), CLASSES)
 
 
 def from_source_to_target(target, weighted=False):
@@ -603,9 +584,7 @@ def of_sequences(causal, x, y, loss="mse"):
     hidden = layers.Concatenate()(inputs) if len(inputs) > 1 else inputs[0]
     hidden = layers.Conv1D(8, 3, padding="causal" if causal else "same")(hidden)
     last = layers.Dense(1) if loss == "mse" else layers.Dense(20, "softmax")
-    model = keras.Model(inputs, last(hidden))
-    model.compile("adam", loss)
-    return model, batched(x, y)
+    return compiled(keras.Model(inputs, last(hidden)), loss, x, y)
 
 
 WITH_NAN = np.where((EXAMPLE[:, None] == 3) & (np.arange(8) == 2), np.nan, X).astype("float32")
@@ -673,6 +652,7 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: custom_loss_of_the_model(NUMBERS[:, 0]), BROADCAST),
         (lambda: of_numbers(loss=Squares()), "skipped"),
         (lambda: custom_loss_of_the_model(NUMBERS), "skipped"),
+        (FAULTY["labels_minus_one_with_weight_0"][0], "error.*A sample weight of 0 does not help.*ignore_class=-1"),
         (lambda: of_numbers(loss=Ranks(), y=NUMBERS[:, 0]), "skipped.*Which targets Ranks takes"),
         *((partial(speech, labels), line) for labels, line in LABELS_OF_CTC),
     ],
@@ -761,6 +741,7 @@ TABLE = {  # {check: [(training, line)]}
     ],
     "repeated batches": [(two_batches, FEW)],
     "train/validation overlap": [
+        (FAULTY["validation_within_training"][0], "error.*at random: 0%"),
         (lambda: compared_with(ROUNDED[::-1].astype("float64"), CLASSES[::-1], (ROUNDED, CLASSES)), "error"),
         (
             lambda: (
@@ -778,6 +759,7 @@ TABLE = {  # {check: [(training, line)]}
     ],
     "padding": [
         (lambda: zeros_at_the_end(1), "error"),
+        (FAULTY["mask_lost_at_a_sum"][0], "error.*lost behind.*so that layer_normalization"),
         (lambda: zeros_at_the_end(0), "warning"),
         (lambda: from_source_to_target(TOKENS), "skipped.*t is unknown whether outputs belong"),
         (lambda: from_source_to_target(PADDED[::-1]), "error.*inputs '1'"),
@@ -849,8 +831,7 @@ def by_a_variable_of_the_module():
             return super().train_step(data)
 
     model = Net([keras.Input((8,)), layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(0.1))
 
 
 CALLING = ["the model takes the batch", "cross-example leakage", "evaluation", "weights move"]
@@ -858,6 +839,7 @@ UNCHANGED = {  # {training: (checks, minutes)}
     with_dropout_and_statistics: (None, 0.1),
     stateful: (CALLING, 1),
     counting: (CALLING, 1),
+    HEALTHY["half_precision"]: (CALLING, 1),
     by_a_variable_of_the_module: ([*CALLING, "stopped and resumed"], 1),
 }
 
@@ -1157,8 +1139,7 @@ def rows_of_tokens_with_padding():
 def masked_tokens():
     x = rows_of_tokens_with_padding()
     model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8, mask_zero=True), layers.Dense(20)])
-    model.compile("sgd", crossentropy())
-    return model, batched(x, x)
+    return compiled(model, crossentropy(), x, x, optimizer="sgd")
 
 
 def entropy(labels):

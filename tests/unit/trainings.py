@@ -1,7 +1,7 @@
 """Small training setups, faulty and healthy, for `bt.preflight`: each returns (model, data[, validation]).
 
-FAULTY: {name: (function, the check that must report "error", words of the finding)}; HEALTHY: {name: function}. Setups
-that no test examines are in benchmarks/more_trainings.py.
+FAULTY: {name: (function, the check that must report "error")}; HEALTHY: {name: function}. Setups that no test
+examines are in benchmarks/more_trainings.py.
 """
 
 from collections import OrderedDict
@@ -15,11 +15,11 @@ layers = keras.layers
 FAULTY, HEALTHY = {}, {}
 
 
-def faulty(check, *words):
-    """Register a setup whose fault the check must find, in these words."""
+def faulty(check):
+    """Register a setup whose fault the check must find."""
 
     def enter(build):
-        FAULTY[build.__name__] = build, check, *words
+        FAULTY[build.__name__] = build, check
         return build
 
     return enter
@@ -89,6 +89,12 @@ def of_keras_hub(model):
     return model
 
 
+def compiled(model, loss, *parts, optimizer="adam"):
+    """Return a compiled model, and its data."""
+    model.compile(optimizer, loss)
+    return model, batched(*parts)
+
+
 def dense(*more, loss, rate=0.01, width=8, hidden=16):
     model = keras.Sequential([keras.Input((width,)), layers.Dense(hidden, "relu"), *more])
     model.compile(keras.optimizers.Adam(rate), loss)
@@ -125,8 +131,7 @@ def in_policy(policy, optimizer, own=None):
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu", dtype=policy)(inputs)
     model = (own or keras.Model)(inputs, layers.Dense(3, "softmax", dtype=policy)(hidden))
-    model.compile(optimizer, "sparse_categorical_crossentropy")
-    return model, batched(*table())
+    return compiled(model, "sparse_categorical_crossentropy", *table(), optimizer=optimizer)
 
 
 def next_tokens(model, rows):
@@ -160,89 +165,87 @@ def of_numbers(*more, y=NUMBERS, **how):
     return regressor(*more, **how), batched(X, y)
 
 
-FAULTY |= {
-    "adam_in_bfloat16": (lambda: in_policy("bfloat16", keras.optimizers.Adam(0.01)), "weights move"),
-    "adam_in_float16": (lambda: in_policy("float16", keras.optimizers.Adam(0.01)), "weights move"),
-    "nan_in_inputs": (
-        lambda: (classifier(), batched(np.where(EXAMPLE[:, None] == 40, np.nan, X).astype("float32"), CLASSES)),
-        "finite values",
-    ),
-    "labels_from_one": (lambda: of_classes(y=CLASSES + 1), "targets"),
-    "labels_minus_one_with_weight_0": (
-        lambda: (classifier(), batched(X, np.where(WEIGHTED > 0, CLASSES, -1), WEIGHTED)),
-        "targets",
-        "A sample weight of 0 does not help",
-        "ignore_class=-1",
-    ),
-    "labels_out_of_range_in_batch_6": (lambda: of_classes(y=np.where(EXAMPLE == 6 * 16 + 3, 7, CLASSES)), "targets"),
-    "targets_broadcast": (lambda: of_numbers(y=X[:, :4]), "targets"),
-    "tokens_out_of_range_in_batch_2": (
-        lambda: (
+for check, builds in {
+    "weights move": {
+        "adam_in_bfloat16": lambda: in_policy("bfloat16", keras.optimizers.Adam(0.01)),
+        "adam_in_float16": lambda: in_policy("float16", keras.optimizers.Adam(0.01)),
+    },
+    "finite values": {
+        "nan_in_inputs": lambda: (
+            classifier(),
+            batched(np.where(EXAMPLE[:, None] == 40, np.nan, X).astype("float32"), CLASSES),
+        )
+    },
+    "targets": {
+        "labels_from_one": lambda: of_classes(y=CLASSES + 1),
+        "labels_minus_one_with_weight_0": lambda: (
+            classifier(),
+            batched(X, np.where(WEIGHTED > 0, CLASSES, -1), WEIGHTED),
+        ),
+        "labels_out_of_range_in_batch_6": lambda: of_classes(y=np.where(EXAMPLE == 6 * 16 + 3, 7, CLASSES)),
+        "targets_broadcast": lambda: of_numbers(y=X[:, :4]),
+    },
+    "the model takes the batch": {
+        "tokens_out_of_range_in_batch_2": lambda: (
             language_model(),
             batched(np.where(np.arange(64)[:, None] == 2 * 16 + 1, 20, TOKENS[:, :-1]), TOKENS[:, 1:]),
         ),
-        "the model takes the batch",
-    ),
-    "wrong_width": (lambda: (regressor(), batched(*numbers(width=9))), "the model takes the batch"),
-    "no_example": (lambda: (regressor(), batched(X, NUMBERS).filter(lambda *_: False)), "the model takes the batch"),
-    "features_in_another_order": (lambda: by_feature(OrderedDict, "width", "age"), "inputs by name"),
-    "weights_that_are_all_zero": (
-        lambda: (regressor(), batched(X, NUMBERS, np.zeros(len(X), "float32"))),
-        "sample weights",
-    ),
-    "sorted_by_class": (lambda: (classifier(), batched(X[SORTED], CLASSES[SORTED], size=8)), "order of classes"),
-    "one_batch_for_ever": (lambda: (classifier(), batched(X, CLASSES).take(1).repeat(8)), "repeated batches"),
-    "no_example_in_validation": (
-        lambda: (regressor(), batched(X, NUMBERS), batched(X, NUMBERS).skip(1000)),
-        "validation data",
-    ),
-    "validation_within_training": (
-        lambda: (classifier(), batched(X, CLASSES).repeat(3), batched(X[96:], CLASSES[96:])),
-        "train/validation overlap",
-        "at random: 0%",
-    ),
-    "no_softmax": (
-        lambda: (dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(X, CLASSES)),
-        "outputs and loss",
-    ),
-    "sigmoid_twice": (
-        lambda: (
+        "wrong_width": lambda: (regressor(), batched(*numbers(width=9))),
+        "no_example": lambda: (regressor(), batched(X, NUMBERS).filter(lambda *_: False)),
+    },
+    "inputs by name": {"features_in_another_order": lambda: by_feature(OrderedDict, "width", "age")},
+    "sample weights": {
+        "weights_that_are_all_zero": lambda: (regressor(), batched(X, NUMBERS, np.zeros(len(X), "float32")))
+    },
+    "order of classes": {"sorted_by_class": lambda: (classifier(), batched(X[SORTED], CLASSES[SORTED], size=8))},
+    "repeated batches": {"one_batch_for_ever": lambda: (classifier(), batched(X, CLASSES).take(1).repeat(8))},
+    "validation data": {
+        "no_example_in_validation": lambda: (regressor(), batched(X, NUMBERS), batched(X, NUMBERS).skip(1000))
+    },
+    "train/validation overlap": {
+        "validation_within_training": lambda: (
+            classifier(),
+            batched(X, CLASSES).repeat(3),
+            batched(X[96:], CLASSES[96:]),
+        )
+    },
+    "outputs and loss": {
+        "no_softmax": lambda: (dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(X, CLASSES)),
+        "sigmoid_twice": lambda: (
             dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryCrossentropy(from_logits=True)),
             batched(X, OF_TWO.astype("float32")[:, None]),
         ),
-        "outputs and loss",
-    ),
-    "relu_at_the_end": (lambda: (dense(layers.Dense(1, "relu"), loss="mse"), batched(X, NUMBERS)), "range of outputs"),
-    "dead_from_its_bias": (
-        lambda: of_numbers(layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))),
-        "dead units",
-    ),
-    "attention_without_causal_mask": (lambda: next_tokens(language_model(causal=False), TOKENS), "label leakage"),
-    "targets_not_shifted": (lambda: (language_model(13), batched(TOKENS, TOKENS)), "label leakage"),
-    "padding_without_mask": (lambda: next_tokens(language_model(), PADDED), "padding"),
-    "mask_lost_at_a_sum": (
-        lambda: next_tokens(language_model(mask=True, add=False), PADDED),
-        "padding",
-        "lost behind",
-        "so that layer_normalization",
-    ),
-    "keras_hub_targets_not_shifted": (
-        lambda: (of_keras_hub(hub_models.gpt2()), batched(HUB_X, HUB_X["token_ids"], HUB_WEIGHT, size=7)),
-        "label leakage",
-    ),
-    "keras_hub_padding_is_trained": (
-        lambda: (of_keras_hub(hub_models.gpt2()), batched(HUB_X, HUB_Y, size=7)),
-        "padding",
-    ),
-    "cached_without_end": (lambda: (classifier(), batched(X, CLASSES).repeat().cache()), "memory over passes"),
-}
+    },
+    "range of outputs": {"relu_at_the_end": lambda: (dense(layers.Dense(1, "relu"), loss="mse"), batched(X, NUMBERS))},
+    "dead units": {
+        "dead_from_its_bias": lambda: of_numbers(
+            layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))
+        )
+    },
+    "label leakage": {
+        "attention_without_causal_mask": lambda: next_tokens(language_model(causal=False), TOKENS),
+        "targets_not_shifted": lambda: (language_model(13), batched(TOKENS, TOKENS)),
+        "keras_hub_targets_not_shifted": lambda: (
+            of_keras_hub(hub_models.gpt2()),
+            batched(HUB_X, HUB_X["token_ids"], HUB_WEIGHT, size=7),
+        ),
+    },
+    "padding": {
+        "padding_without_mask": lambda: next_tokens(language_model(), PADDED),
+        "mask_lost_at_a_sum": lambda: next_tokens(language_model(mask=True, add=False), PADDED),
+        "keras_hub_padding_is_trained": lambda: (of_keras_hub(hub_models.gpt2()), batched(HUB_X, HUB_Y, size=7)),
+    },
+    "memory over passes": {"cached_without_end": lambda: (classifier(), batched(X, CLASSES).repeat().cache())},
+}.items():
+    FAULTY |= {name: (build, check) for name, build in builds.items()}
+
 HEALTHY |= {
     "causal_language_model_of_keras_hub": lambda: (
         of_keras_hub(hub_models.gpt2(dropout=0.1)),
         batched(HUB_X, HUB_Y, HUB_WEIGHT, size=7),
     ),
     "llama_of_keras_hub": lambda: (of_keras_hub(hub_models.llama()), batched(HUB_X, HUB_Y, HUB_WEIGHT, size=7)),
-    "classes": lambda: of_classes(),
+    "classes": of_classes,
     "cached_and_repeated": lambda: (classifier(), batched(X, CLASSES).cache().repeat()),
     "one_hot": lambda: of_classes(
         loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1), y=np.eye(3, dtype="float32")[CLASSES]
@@ -255,7 +258,7 @@ HEALTHY |= {
         dense(layers.Dense(3, "sigmoid"), loss="binary_crossentropy"),
         batched(X, (X[:, :3] > 0).astype("float32")),
     ),
-    "regression": lambda: of_numbers(),
+    "regression": of_numbers,
     "positive_targets_with_relu": lambda: (
         dense(layers.Dense(1, "relu", bias_initializer="ones"), loss="mse"),
         batched(X, abs(NUMBERS)),
@@ -299,8 +302,7 @@ def update_that_raises():
             raise RuntimeError("this optimizer cannot update")
 
     model = regressor()
-    model.compile(Refusing(0.1), "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer=Refusing(0.1))
 
 
 @faulty("the model takes the batch")
@@ -310,15 +312,13 @@ def own_step_that_raises():
             raise ValueError("no such key: 'lables'")
 
     model = Own([keras.Input((8,)), layers.Dense(1)])
-    model.compile("adam", "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS)
 
 
 @faulty("normalization")
 def never_adapted():
     model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(100 + X, NUMBERS)
+    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @faulty("the model takes the batch")
@@ -338,8 +338,7 @@ def own_step_that_runs_away():
             return {"loss": loss}
 
     model = Own([keras.Input((8,)), layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(1.0))
 
 
 @faulty("second epoch")
@@ -354,16 +353,14 @@ def validation_not_scaled():
     x, y = images()
     scaled = x.astype("float32") / 255
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched(scaled, y), batched(x.astype("float32"), y)
+    return *compiled(model, "sparse_categorical_crossentropy", scaled, y), batched(x.astype("float32"), y)
 
 
 @faulty("start")
 def raw_images():
     x, y = images()
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(32, "relu"), layers.Dense(2)])
-    model.compile("adam", crossentropy())
-    return model, batched(x, y)
+    return compiled(model, crossentropy(), x, y)
 
 
 @faulty("gradients")
@@ -379,8 +376,7 @@ def gradient_stopped():
 def nothing_trains():
     model = regressor()
     model.trainable = False
-    model.compile("adam", "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS)
 
 
 @faulty("gradients")
@@ -388,16 +384,14 @@ def dead_without_a_layer_that_says_so():
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, bias_initializer=keras.initializers.Constant(-20))(inputs)
     model = keras.Model(inputs, layers.Dense(1)(keras.ops.relu(hidden)))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @faulty("frozen layers")
 def frozen_at_random():
     model = classifier()
     model.layers[0].trainable = False
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched(X, CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES)
 
 
 @faulty("cross-example leakage")
@@ -423,8 +417,7 @@ def reshaped_wrongly():
 def convolution_looks_ahead():
     x = random().normal(size=(64, 17, 2)).astype("float32")
     model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="same"), layers.Dense(2)])
-    model.compile("adam", "mse")
-    return model, batched(x[:, :-1], x[:, 1:])
+    return compiled(model, "mse", x[:, :-1], x[:, 1:])
 
 
 @faulty("saved and loaded")
@@ -542,8 +535,7 @@ def variational_autoencoder():
     hidden = layers.Dense(16, "relu")(inputs)
     spread = layers.Dense(8, bias_initializer=keras.initializers.Constant(-4))(hidden)
     model = keras.Model(inputs, layers.Dense(8)(Sampling()(layers.Dense(8)(hidden), spread)))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(X, X)
+    return compiled(model, "mse", X, X, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
@@ -586,24 +578,21 @@ def fine_tuned():
     model = classifier()
     model.layers[0].bias.assign(0.1 * random().normal(size=16))
     model.layers[0].trainable = False
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
-    return model, batched(X, CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
 def low_rank_adapters():
     model = classifier()
     model.layers[0].enable_lora(2)
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
-    return model, batched(X, CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
 def warm_up_from_zero():
     model = classifier()
     rates = keras.optimizers.schedules.CosineDecay(0.0, 1000, warmup_target=0.01, warmup_steps=500)
-    model.compile(keras.optimizers.Adam(rates), "sparse_categorical_crossentropy")
-    return model, batched(X, CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=keras.optimizers.Adam(rates))
 
 
 @healthy
@@ -611,8 +600,7 @@ def adapted():
     normalize = layers.Normalization()
     normalize.adapt(100 + X)
     model = keras.Sequential([keras.Input((8,)), normalize, layers.Dense(8, "relu"), layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(100 + X, NUMBERS)
+    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
@@ -621,8 +609,7 @@ def half_precision():
     hidden = layers.Dense(16, "relu", dtype="mixed_float16")(inputs)
     model = keras.Model(inputs, layers.Dense(3, "softmax", dtype="float32")(hidden))
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
-    model.compile(optimizer, "sparse_categorical_crossentropy")
-    return model, batched(X, CLASSES)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=optimizer)
 
 
 @healthy
@@ -637,8 +624,7 @@ def subclassed():
             return self.last(self.hidden(x))
 
     model = Net()
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(X, NUMBERS)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
@@ -676,5 +662,4 @@ def strings_of_words():
     inputs = keras.Input((), dtype="string")
     hidden = layers.GlobalAveragePooling1D()(layers.Embedding(20, 16, mask_zero=True)(words(inputs)))
     model = keras.Model(inputs, layers.Dense(1, "sigmoid")(hidden))
-    model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy")
-    return model, batched(x, y)
+    return compiled(model, "binary_crossentropy", x, y, optimizer=keras.optimizers.Adam(0.02))

@@ -183,17 +183,17 @@ def resumed(training):
     unequal = _unequal(undisturbed, _values(training.model))
     apart = training.state.in_no_list()
     stopped = f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume,"
+    unlike = f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
+    unlike += " stopped"
     if unequal and apart:
         return warning(
-            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
-            f" stopped: {apart[0]} is not tracked by Keras, so it is in no checkpoint.",
+            f"{unlike}: {apart[0]} is not tracked by Keras, so it is in no checkpoint.",
             "Create it with add_weight; or stop only where it is reset, as a stateful RNN is by reset_state.",
             "11",
         )
     if unequal:
         return failure(
-            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
-            f" stopped: {unequal[0]}.",
+            f"{unlike}: {unequal[0]}.",
             "Look for state that changes in a step but is no Keras variable: attributes, tf.Variable in plain lists.",
             "11",
         )
