@@ -7,6 +7,7 @@ from trainings import (
     faulty,
     healthy,
     images,
+    in_policy,
     language_model,
     numbers,
     padded_tokens,
@@ -24,6 +25,22 @@ def prices(windows=200, length=16):
     """Return windows of prices around 5,000 in chronological order, and the price after each."""
     walk = (5000 + np.cumsum(random().normal(size=windows + length) * 10)).astype("float32")
     return np.stack([walk[start : start + length] for start in range(windows)]), walk[length:, None]
+
+
+@faulty("weights move")
+def adamw_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.AdamW(0.01, weight_decay=0.0))
+
+
+@faulty("weights move")
+def nadam_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.Nadam(0.01))
+
+
+@faulty("targets")
+def labels_minus_one():
+    x, y = table(classes=2)
+    return dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, 2 * y - 1)
 
 
 @faulty("targets")

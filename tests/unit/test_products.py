@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.advanced.preflight import matmuls
+from bigtrain_nb.advanced.preflight import updates
 from bigtrain_nb.advanced.shared.matmul_precision import flops_by_place
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -15,7 +15,7 @@ layers = keras.layers
 
 
 def found(model, x):
-    return matmuls.products(SimpleNamespace(model=model, first=(x, None)))
+    return updates.products(SimpleNamespace(model=model, first=(x, None)))
 
 
 def test_the_head_of_keras_hub_is_named():

@@ -89,10 +89,28 @@ def of_keras_hub(model):
     return model
 
 
+def compiled(model, loss, *parts, optimizer="adam"):
+    """Return a compiled model, and its data."""
+    model.compile(optimizer, loss)
+    return model, batched(*parts)
+
+
 def dense(*more, loss, rate=0.01, width=8, hidden=16):
     model = keras.Sequential([keras.Input((width,)), layers.Dense(hidden, "relu"), *more])
     model.compile(keras.optimizers.Adam(rate), loss)
     return model
+
+
+def classifier(*more, **how):
+    return dense(*more, layers.Dense(3, "softmax"), **{"loss": "sparse_categorical_crossentropy", **how})
+
+
+def regressor(*more, **how):
+    return dense(*more, layers.Dense(1), **{"loss": "mse", **how})
+
+
+def crossentropy(**how):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **how)
 
 
 def language_model(length=12, vocabulary=20, causal=True, mask=False, add=True, loss=None, dtype=None):
@@ -113,28 +131,146 @@ def in_policy(policy, optimizer, own=None):
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu", dtype=policy)(inputs)
     model = (own or keras.Model)(inputs, layers.Dense(3, "softmax", dtype=policy)(hidden))
-    model.compile(optimizer, "sparse_categorical_crossentropy")
-    return model, batched(*table())
+    return compiled(model, "sparse_categorical_crossentropy", *table(), optimizer=optimizer)
 
 
-@faulty("weights move")
-def adam_in_bfloat16():
-    return in_policy("bfloat16", keras.optimizers.Adam(0.01))
+def next_tokens(model, rows):
+    return model, batched(rows[:, :-1], rows[:, 1:])
 
 
-@faulty("weights move")
-def adamw_in_bfloat16():
-    return in_policy("bfloat16", keras.optimizers.AdamW(0.01, weight_decay=0.0))
+def by_feature(kind, *names):
+    """Return a model with a dictionary of inputs, and data with features in the order of ``names``."""
+    inputs = {name: keras.Input((4,), name=name) for name in ("age", "width")}
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(list(inputs.values()))))
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    parts = {"age": X[:, :4], "width": X[:, 4:], "unused": X[:, :1]}
+    return model, batched(kind((name, parts[name]) for name in names), NUMBERS)
 
 
-@faulty("weights move")
-def nadam_in_bfloat16():
-    return in_policy("bfloat16", keras.optimizers.Nadam(0.01))
+X, CLASSES = table()
+NUMBERS = numbers()[1]
+OF_TWO = table(classes=2)[1]
+SORTED = np.argsort(CLASSES, kind="stable")
+EXAMPLE = np.arange(len(X))
+TOKENS, PADDED = tokens(), padded_tokens(length=13)
+WEIGHTED = random().integers(0, 2, len(X)).astype("float32")
+HUB_X, HUB_Y, HUB_WEIGHT = hub_models.next_tokens()
 
 
-@faulty("weights move")
-def adam_in_float16():
-    return in_policy("float16", keras.optimizers.Adam(0.01))
+def of_classes(*more, y=CLASSES, **how):
+    return classifier(*more, **how), batched(X, y)
+
+
+def of_numbers(*more, y=NUMBERS, **how):
+    return regressor(*more, **how), batched(X, y)
+
+
+for check, builds in {
+    "weights move": {
+        "adam_in_bfloat16": lambda: in_policy("bfloat16", keras.optimizers.Adam(0.01)),
+        "adam_in_float16": lambda: in_policy("float16", keras.optimizers.Adam(0.01)),
+    },
+    "finite values": {
+        "nan_in_inputs": lambda: (
+            classifier(),
+            batched(np.where(EXAMPLE[:, None] == 40, np.nan, X).astype("float32"), CLASSES),
+        )
+    },
+    "targets": {
+        "labels_from_one": lambda: of_classes(y=CLASSES + 1),
+        "labels_minus_one_with_weight_0": lambda: (
+            classifier(),
+            batched(X, np.where(WEIGHTED > 0, CLASSES, -1), WEIGHTED),
+        ),
+        "labels_out_of_range_in_batch_6": lambda: of_classes(y=np.where(EXAMPLE == 6 * 16 + 3, 7, CLASSES)),
+        "targets_broadcast": lambda: of_numbers(y=X[:, :4]),
+    },
+    "the model takes the batch": {
+        "tokens_out_of_range_in_batch_2": lambda: (
+            language_model(),
+            batched(np.where(np.arange(64)[:, None] == 2 * 16 + 1, 20, TOKENS[:, :-1]), TOKENS[:, 1:]),
+        ),
+        "wrong_width": lambda: (regressor(), batched(*numbers(width=9))),
+        "no_example": lambda: (regressor(), batched(X, NUMBERS).filter(lambda *_: False)),
+    },
+    "inputs by name": {"features_in_another_order": lambda: by_feature(OrderedDict, "width", "age")},
+    "sample weights": {
+        "weights_that_are_all_zero": lambda: (regressor(), batched(X, NUMBERS, np.zeros(len(X), "float32")))
+    },
+    "order of classes": {"sorted_by_class": lambda: (classifier(), batched(X[SORTED], CLASSES[SORTED], size=8))},
+    "repeated batches": {"one_batch_for_ever": lambda: (classifier(), batched(X, CLASSES).take(1).repeat(8))},
+    "validation data": {
+        "no_example_in_validation": lambda: (regressor(), batched(X, NUMBERS), batched(X, NUMBERS).skip(1000))
+    },
+    "train/validation overlap": {
+        "validation_within_training": lambda: (
+            classifier(),
+            batched(X, CLASSES).repeat(3),
+            batched(X[96:], CLASSES[96:]),
+        )
+    },
+    "outputs and loss": {
+        "no_softmax": lambda: (dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(X, CLASSES)),
+        "sigmoid_twice": lambda: (
+            dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryCrossentropy(from_logits=True)),
+            batched(X, OF_TWO.astype("float32")[:, None]),
+        ),
+    },
+    "range of outputs": {"relu_at_the_end": lambda: (dense(layers.Dense(1, "relu"), loss="mse"), batched(X, NUMBERS))},
+    "dead units": {
+        "dead_from_its_bias": lambda: of_numbers(
+            layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))
+        )
+    },
+    "label leakage": {
+        "attention_without_causal_mask": lambda: next_tokens(language_model(causal=False), TOKENS),
+        "targets_not_shifted": lambda: (language_model(13), batched(TOKENS, TOKENS)),
+        "keras_hub_targets_not_shifted": lambda: (
+            of_keras_hub(hub_models.gpt2()),
+            batched(HUB_X, HUB_X["token_ids"], HUB_WEIGHT, size=7),
+        ),
+    },
+    "padding": {
+        "padding_without_mask": lambda: next_tokens(language_model(), PADDED),
+        "mask_lost_at_a_sum": lambda: next_tokens(language_model(mask=True, add=False), PADDED),
+        "keras_hub_padding_is_trained": lambda: (of_keras_hub(hub_models.gpt2()), batched(HUB_X, HUB_Y, size=7)),
+    },
+    "memory over passes": {"cached_without_end": lambda: (classifier(), batched(X, CLASSES).repeat().cache())},
+}.items():
+    FAULTY |= {name: (build, check) for name, build in builds.items()}
+
+HEALTHY |= {
+    "causal_language_model_of_keras_hub": lambda: (
+        of_keras_hub(hub_models.gpt2(dropout=0.1)),
+        batched(HUB_X, HUB_Y, HUB_WEIGHT, size=7),
+    ),
+    "llama_of_keras_hub": lambda: (of_keras_hub(hub_models.llama()), batched(HUB_X, HUB_Y, HUB_WEIGHT, size=7)),
+    "classes": of_classes,
+    "cached_and_repeated": lambda: (classifier(), batched(X, CLASSES).cache().repeat()),
+    "one_hot": lambda: of_classes(
+        loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1), y=np.eye(3, dtype="float32")[CLASSES]
+    ),
+    "yes_or_no_without_a_last_axis": lambda: (
+        dense(layers.Dense(1, "sigmoid"), loss="binary_crossentropy"),
+        batched(X, OF_TWO),
+    ),
+    "several_classes": lambda: (
+        dense(layers.Dense(3, "sigmoid"), loss="binary_crossentropy"),
+        batched(X, (X[:, :3] > 0).astype("float32")),
+    ),
+    "regression": of_numbers,
+    "positive_targets_with_relu": lambda: (
+        dense(layers.Dense(1, "relu", bias_initializer="ones"), loss="mse"),
+        batched(X, abs(NUMBERS)),
+    ),
+    "dropout": lambda: of_classes(layers.Dropout(0.2), hidden=32),
+    "sequence_autoencoder": lambda: (language_model(13, causal=False), batched(TOKENS, TOKENS)),
+    "language_model_with_mask": lambda: next_tokens(language_model(mask=True, add=None), PADDED),
+    "features_by_name": lambda: by_feature(dict, "width", "age"),
+    "features_in_the_order_of_the_inputs": lambda: by_feature(OrderedDict, "age", "width"),
+    "momentum_in_bfloat16": lambda: in_policy("bfloat16", keras.optimizers.SGD(0.1, momentum=0.9)),
+    "adam_in_mixed_bfloat16": lambda: in_policy("mixed_bfloat16", keras.optimizers.Adam(0.01)),
+}
 
 
 @faulty("weights move")
@@ -144,67 +280,19 @@ def own_step_without_scale_loss():
             x, y = data
             with tf.GradientTape() as tape:
                 loss = self.compute_loss(x, y, self(x, training=True))
-            self.optimizer.apply_gradients(
-                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
-            )
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
             return {"loss": loss}
 
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
     return in_policy("mixed_float16", optimizer, Own)
 
 
-# Faulty: data
-
-
-@faulty("finite values")
-def nan_in_inputs():
-    x, y = table()
-    x[40, 2] = np.nan
-    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
-
-
-@faulty("targets")
-def labels_from_one():
-    x, y = table()
-    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y + 1)
-
-
-@faulty("targets")
-def labels_minus_one():
-    x, y = table(classes=2)
-    return dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, 2 * y - 1)
-
-
-@faulty("targets")
-def labels_minus_one_with_weight_0():
-    x, y = table(classes=2)
-    weights = random().integers(0, 2, len(y)).astype("float32")
-    model = dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy")
-    return model, batched(x, np.where(weights > 0, y, -1), weights)
-
-
-@faulty("targets")
-def labels_out_of_range_in_batch_6():
-    x, y = table()
-    y = np.where(np.arange(len(y)) == 6 * 16 + 3, 7, y)
-    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
-
-
-@faulty("the model takes the batch")
-def tokens_out_of_range_in_batch_2():
-    found = tokens()
-    inputs = np.where(np.arange(64)[:, None] == 2 * 16 + 1, 20, found[:, :-1])
-    return language_model(), batched(inputs, found[:, 1:])
-
-
 @faulty("the model takes the batch")
 def dataset_that_fails_in_batch_3():
-    x, y = numbers()
-
     def read(x, y):
         return tf.debugging.check_numerics(x, "file 57 is damaged"), y
 
-    return dense(layers.Dense(1), loss="mse"), batched(np.where(np.arange(128)[:, None] == 50, np.inf, x), y).map(read)
+    return regressor(), batched(np.where(EXAMPLE[:, None] == 50, np.inf, X), NUMBERS).map(read)
 
 
 @faulty("the model takes the batch")
@@ -213,10 +301,8 @@ def update_that_raises():
         def update_step(self, gradient, variable, learning_rate):
             raise RuntimeError("this optimizer cannot update")
 
-    x, y = numbers()
-    model = dense(layers.Dense(1), loss="mse")
-    model.compile(Refusing(0.1), "mse")
-    return model, batched(x, y)
+    model = regressor()
+    return compiled(model, "mse", X, NUMBERS, optimizer=Refusing(0.1))
 
 
 @faulty("the model takes the batch")
@@ -225,46 +311,21 @@ def own_step_that_raises():
         def train_step(self, data):
             raise ValueError("no such key: 'lables'")
 
-    x, y = numbers()
     model = Own([keras.Input((8,)), layers.Dense(1)])
-    model.compile("adam", "mse")
-    return model, batched(x, y)
-
-
-def by_feature(kind, *names):
-    """Return a model with a dictionary of inputs, and data with features in the order of ``names``."""
-    x, y = numbers()
-    inputs = {name: keras.Input((4,), name=name) for name in ("age", "width")}
-    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(list(inputs.values()))))
-    model.compile(keras.optimizers.Adam(0.05), "mse")
-    parts = {"age": x[:, :4], "width": x[:, 4:], "unused": x[:, :1]}
-    return model, batched(kind((name, parts[name]) for name in names), y)
-
-
-@faulty("inputs by name")
-def features_in_another_order():
-    return by_feature(OrderedDict, "width", "age")
+    return compiled(model, "mse", X, NUMBERS)
 
 
 @faulty("normalization")
 def never_adapted():
-    x, y = numbers()
     model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(100 + x, y)
-
-
-@faulty("sample weights")
-def weights_that_are_all_zero():
-    x, y = numbers()
-    return dense(layers.Dense(1), loss="mse"), batched(x, y, np.zeros(len(x), "float32"))
+    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @faulty("the model takes the batch")
 def outputs_that_are_nan():
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model = classifier()
     model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
-    return model, batched(*table())
+    return model, batched(X, CLASSES)
 
 
 @faulty("overfit one batch")
@@ -273,56 +334,18 @@ def own_step_that_runs_away():
         def train_step(self, data):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(data[0], training=True) - data[1]) ** 2)
-            self.optimizer.apply_gradients(
-                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
-            )
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
             return {"loss": loss}
 
     model = Own([keras.Input((8,)), layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    return model, batched(*numbers())
-
-
-@faulty("targets")
-def targets_broadcast():
-    x, _ = numbers()
-    return dense(layers.Dense(1), loss="mse"), batched(x, x[:, :4])
-
-
-@faulty("order of classes")
-def sorted_by_class():
-    x, y = table(examples=192)
-    order = np.argsort(y, kind="stable")
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
-    return model, batched(x[order], y[order], size=8)
-
-
-@faulty("repeated batches")
-def one_batch_for_ever():
-    x, y = table()
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
-    return model, batched(x, y).take(1).repeat(8)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(1.0))
 
 
 @faulty("second epoch")
 def generator_that_ends():
-    x, y = numbers()
-    rows = iter([(x[i : i + 16], y[i : i + 16]) for i in range(0, 128, 16)] * 8)
+    rows = iter([(X[i : i + 16], NUMBERS[i : i + 16]) for i in range(0, 96, 16)])
     kinds = (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 1)))
-    taken = iter([next(rows) for _ in range(6)])
-    return dense(layers.Dense(1), loss="mse"), tf.data.Dataset.from_generator(lambda: taken, output_signature=kinds)
-
-
-@faulty("the model takes the batch")
-def no_example():
-    model, data = dense(loss="mse"), batched(*numbers())
-    return model, data.filter(lambda *_: False)
-
-
-@faulty("validation data")
-def no_example_in_validation():
-    model, data = dense(loss="mse"), batched(*numbers())
-    return model, data, data.skip(1000)
+    return regressor(), tf.data.Dataset.from_generator(lambda: rows, output_signature=kinds)
 
 
 @faulty("validation data")
@@ -330,54 +353,14 @@ def validation_not_scaled():
     x, y = images()
     scaled = x.astype("float32") / 255
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched(scaled, y), batched(x.astype("float32"), y)
-
-
-@faulty("train/validation overlap")
-def validation_within_training():
-    x, y = table()
-    return (
-        dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"),
-        batched(x, y),
-        batched(x[96:], y[96:]),
-    )
-
-
-@faulty("the model takes the batch")
-def wrong_width():
-    x, y = numbers(width=9)
-    return dense(layers.Dense(1), loss="mse"), batched(x, y)
-
-
-# Faulty: loss and outputs
-
-
-@faulty("outputs and loss")
-def no_softmax():
-    x, y = table()
-    return dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(x, y)
-
-
-@faulty("outputs and loss")
-def sigmoid_twice():
-    x, y = table(classes=2)
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    return dense(layers.Dense(1, "sigmoid"), loss=loss), batched(x, y.astype("float32")[:, None])
-
-
-@faulty("range of outputs")
-def relu_at_the_end():
-    x, y = numbers()
-    return dense(layers.Dense(1, "relu"), loss="mse"), batched(x, y)
+    return *compiled(model, "sparse_categorical_crossentropy", scaled, y), batched(x.astype("float32"), y)
 
 
 @faulty("start")
 def raw_images():
     x, y = images()
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(32, "relu"), layers.Dense(2)])
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model, batched(x, y)
+    return compiled(model, crossentropy(), x, y)
 
 
 @faulty("gradients")
@@ -386,46 +369,29 @@ def gradient_stopped():
         def call(self, x):
             return tf.stop_gradient(x)
 
-    x, y = numbers()
-    return dense(Stops(), layers.Dense(1), loss="mse"), batched(x, y)
+    return regressor(Stops()), batched(X, NUMBERS)
 
 
 @faulty("gradients")
 def nothing_trains():
-    x, y = numbers()
-    model = dense(layers.Dense(1), loss="mse")
+    model = regressor()
     model.trainable = False
-    model.compile("adam", "mse")
-    return model, batched(x, y)
-
-
-@faulty("dead units")
-def dead_from_its_bias():
-    x, y = numbers()
-    dead = layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))
-    return dense(dead, layers.Dense(1), loss="mse"), batched(x, y)
+    return compiled(model, "mse", X, NUMBERS)
 
 
 @faulty("gradients")
 def dead_without_a_layer_that_says_so():
-    x, y = numbers()
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, bias_initializer=keras.initializers.Constant(-20))(inputs)
     model = keras.Model(inputs, layers.Dense(1)(keras.ops.relu(hidden)))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(x, y)
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @faulty("frozen layers")
 def frozen_at_random():
-    x, y = table()
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model = classifier()
     model.layers[0].trainable = False
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model, batched(x, y)
-
-
-# Faulty: leaks
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES)
 
 
 @faulty("cross-example leakage")
@@ -434,9 +400,7 @@ def softmax_over_the_batch():
         def call(self, x):
             return keras.ops.softmax(x, axis=0)
 
-    x, y = table()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return dense(Mixes(), layers.Dense(3), loss=loss), batched(x, y)
+    return dense(Mixes(), layers.Dense(3), loss=crossentropy()), batched(X, CLASSES)
 
 
 @faulty("cross-example leakage")
@@ -450,38 +414,10 @@ def reshaped_wrongly():
 
 
 @faulty("label leakage")
-def attention_without_causal_mask():
-    found = tokens()
-    return language_model(causal=False), batched(found[:, :-1], found[:, 1:])
-
-
-@faulty("label leakage")
 def convolution_looks_ahead():
     x = random().normal(size=(64, 17, 2)).astype("float32")
     model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="same"), layers.Dense(2)])
-    model.compile("adam", "mse")
-    return model, batched(x[:, :-1], x[:, 1:])
-
-
-@faulty("label leakage")
-def targets_not_shifted():
-    found = tokens(length=12)
-    return language_model(), batched(found, found)
-
-
-@faulty("padding")
-def padding_without_mask():
-    found = padded_tokens(length=13)
-    return language_model(), batched(found[:, :-1], found[:, 1:])
-
-
-@faulty("padding")
-def mask_lost_at_a_sum():
-    found = padded_tokens(length=13)
-    return language_model(mask=True, add=False), batched(found[:, :-1], found[:, 1:])
-
-
-# Faulty: precision and files
+    return compiled(model, "mse", x[:, :-1], x[:, 1:])
 
 
 @faulty("saved and loaded")
@@ -495,42 +431,7 @@ def weights_in_a_plain_tensor():
         def call(self, x):
             return x * self.values
 
-    x, y = numbers()
-    return dense(Forgets(), layers.Dense(1), loss="mse"), batched(x, y)
-
-
-# Faulty: KerasHub
-
-
-@faulty("label leakage")
-def keras_hub_targets_not_shifted():
-    x, _, weight = hub_models.next_tokens()
-    return of_keras_hub(hub_models.gpt2()), batched(x, x["token_ids"], weight, size=7)
-
-
-@faulty("padding")
-def keras_hub_padding_is_trained():
-    x, y, _ = hub_models.next_tokens()
-    return of_keras_hub(hub_models.gpt2()), batched(x, y, size=7)
-
-
-# Healthy
-
-
-@healthy
-def causal_language_model_of_keras_hub():
-    return of_keras_hub(hub_models.gpt2(dropout=0.1)), batched(*hub_models.next_tokens(), size=7)
-
-
-@healthy
-def llama_of_keras_hub():
-    return of_keras_hub(hub_models.llama()), batched(*hub_models.next_tokens(), size=7)
-
-
-@faulty("memory over passes")
-def cached_without_end():
-    x, y = table()
-    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y).repeat().cache()
+    return regressor(Forgets()), batched(X, NUMBERS)
 
 
 @faulty("memory over passes")
@@ -546,20 +447,14 @@ def a_function_traced_in_each_step():
     inputs = keras.Input((8,))
     model = Counting(inputs, layers.Dense(3, "softmax")(inputs))
     model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)
-    return model, batched(*table())
-
-
-@healthy
-def cached_and_repeated():
-    x, y = table()
-    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y).cache().repeat()
+    return model, batched(X, CLASSES)
 
 
 @healthy
 def eagerly():
-    model, data = classes()
+    model = classifier()
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True)
-    return model, data
+    return model, batched(X, CLASSES)
 
 
 @healthy
@@ -577,82 +472,30 @@ def sequences_of_any_length():
 
 
 @healthy
-def classes():
-    x, y = table()
-    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
-
-
-@healthy
-def one_hot():
-    x, y = table()
-    model = dense(layers.Dense(3, "softmax"), loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1))
-    return model, batched(x, np.eye(3, dtype="float32")[y])
-
-
-@healthy
-def yes_or_no_without_a_last_axis():
-    x, y = table(classes=2)
-    return dense(layers.Dense(1, "sigmoid"), loss="binary_crossentropy"), batched(x, y)
-
-
-@healthy
-def several_classes():
-    x, _ = table()
-    model = dense(layers.Dense(3, "sigmoid"), loss="binary_crossentropy")
-    return model, batched(x, (x[:, :3] > 0).astype("float32"))
-
-
-@healthy
-def regression():
-    x, y = numbers()
-    return dense(layers.Dense(1), loss="mse"), batched(x, y)
-
-
-@healthy
-def positive_targets_with_relu():
-    x, y = numbers()
-    return dense(layers.Dense(1, "relu", bias_initializer="ones"), loss="mse"), batched(x, abs(y))
-
-
-@healthy
 def numbers_in_the_order_of_time():
     hours = np.arange(400) / 10
     values = (np.sin(hours) + 0.01 * hours).astype("float32")
     windows = np.stack([values[i : i + 8] for i in range(380)])
-    return dense(layers.Dense(1), loss="mse"), batched(windows, values[8:388, None])
+    return regressor(), batched(windows, values[8:388, None])
 
 
 @healthy
 def two_outputs():
-    x, y = table()
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu")(inputs)
     outputs = {"kind": layers.Dense(3, "softmax")(hidden), "size": layers.Dense(1)(hidden)}
     model = keras.Model(inputs, outputs)
     model.compile(keras.optimizers.Adam(0.01), {"kind": "sparse_categorical_crossentropy", "size": "mse"})
-    data = tf.data.Dataset.from_tensor_slices((x, {"kind": y, "size": x[:, :1]})).batch(16)
-    return model, data
+    return model, batched(X, {"kind": CLASSES, "size": X[:, :1]})
 
 
 @healthy
-def dropout():
-    x, y = table()
-    return (
-        dense(layers.Dropout(0.2), layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy", hidden=32),
-        batched(x, y),
-    )
-
-
-@healthy
-def sequence_autoencoder():
-    found = tokens(length=12)
-    return language_model(causal=False), batched(found, found)
-
-
-@healthy
-def language_model_with_mask():
-    found = padded_tokens(length=13)
-    return language_model(mask=True, add=None), batched(found[:, :-1], found[:, 1:])
+def two_outputs_of_one_shape():
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu")(inputs)
+    model = keras.Model(inputs, [layers.Dense(1)(hidden), layers.Dense(1, "sigmoid")(hidden)])
+    model.compile(keras.optimizers.Adam(0.01), ["mse", "binary_crossentropy"])
+    return model, batched(X, (NUMBERS, (NUMBERS > 0).astype("float32")))
 
 
 @healthy
@@ -660,20 +503,21 @@ def contrastive():
     class Contrastive(keras.Model):
         def __init__(self):
             super().__init__()
-            self.encoder = keras.Sequential([layers.Dense(16, "relu"), layers.Dense(8)])
+            self.seeds = keras.random.SeedGenerator(2)
+            self.encoder = keras.Sequential([layers.Dense(32, "relu"), layers.Dense(8)])
 
         def call(self, x):
             return keras.utils.normalize(self.encoder(x))
 
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            scores = 5 * y_pred @ tf.transpose(self(x + 0.01))
-            places = tf.range(tf.shape(scores)[0])
-            return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(places, scores, from_logits=True))
+            other = self(x + 0.05 * keras.random.normal(keras.ops.shape(x), seed=self.seeds))
+            scores = 5 * keras.ops.matmul(y_pred, keras.ops.transpose(other))
+            own = keras.ops.arange(keras.ops.shape(scores)[0])
+            return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(own, scores, from_logits=True))
 
-    x, _ = numbers()
     model = Contrastive()
     model.compile(keras.optimizers.Adam(0.01))
-    return model, batched(x)
+    return model, tf.data.Dataset.from_tensor_slices((X,)).shuffle(128).batch(16)
 
 
 @healthy
@@ -687,15 +531,11 @@ def variational_autoencoder():
             self.add_loss(0.01 * keras.ops.mean(mean**2 + keras.ops.exp(spread) - spread - 1))
             return mean + keras.ops.exp(spread / 2) * keras.random.normal(keras.ops.shape(mean), seed=self.seeds)
 
-    x, _ = numbers()
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu")(inputs)
-    code = Sampling()(
-        layers.Dense(8)(hidden), layers.Dense(8, bias_initializer=keras.initializers.Constant(-4))(hidden)
-    )
-    model = keras.Model(inputs, layers.Dense(8)(code))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(x, x)
+    spread = layers.Dense(8, bias_initializer=keras.initializers.Constant(-4))(hidden)
+    model = keras.Model(inputs, layers.Dense(8)(Sampling()(layers.Dense(8)(hidden), spread)))
+    return compiled(model, "mse", X, X, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
@@ -728,79 +568,48 @@ def generative_adversarial():
                 optimizer.apply(tape.gradient(value, weights), weights)
             return {"judge": of_judge, "generator": of_generator}
 
-    x, _ = numbers()
     model = Gan()
     model.compile()
-    return model, tf.data.Dataset.from_tensor_slices(x).batch(16)
+    return model, tf.data.Dataset.from_tensor_slices(X).batch(16)
 
 
 @healthy
 def fine_tuned():
-    x, y = table()
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model = classifier()
     model.layers[0].bias.assign(0.1 * random().normal(size=16))
     model.layers[0].trainable = False
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
-    return model, batched(x, y)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
 def low_rank_adapters():
-    x, y = table()
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model = classifier()
     model.layers[0].enable_lora(2)
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
-    return model, batched(x, y)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
 def warm_up_from_zero():
-    x, y = table()
-    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model = classifier()
     rates = keras.optimizers.schedules.CosineDecay(0.0, 1000, warmup_target=0.01, warmup_steps=500)
-    model.compile(keras.optimizers.Adam(rates), "sparse_categorical_crossentropy")
-    return model, batched(x, y)
-
-
-@healthy
-def features_by_name():
-    return by_feature(dict, "width", "age")
-
-
-@healthy
-def features_in_the_order_of_the_inputs():
-    return by_feature(OrderedDict, "age", "width")
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=keras.optimizers.Adam(rates))
 
 
 @healthy
 def adapted():
-    x, y = numbers()
     normalize = layers.Normalization()
-    normalize.adapt(100 + x)
+    normalize.adapt(100 + X)
     model = keras.Sequential([keras.Input((8,)), normalize, layers.Dense(8, "relu"), layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(100 + x, y)
-
-
-@healthy
-def momentum_in_bfloat16():
-    return in_policy("bfloat16", keras.optimizers.SGD(0.1, momentum=0.9))
-
-
-@healthy
-def adam_in_mixed_bfloat16():
-    return in_policy("mixed_bfloat16", keras.optimizers.Adam(0.01))
+    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
 def half_precision():
-    x, y = table()
     inputs = keras.Input((8,))
     hidden = layers.Dense(16, "relu", dtype="mixed_float16")(inputs)
     model = keras.Model(inputs, layers.Dense(3, "softmax", dtype="float32")(hidden))
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
-    model.compile(optimizer, "sparse_categorical_crossentropy")
-    return model, batched(x, y)
+    return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=optimizer)
 
 
 @healthy
@@ -815,8 +624,7 @@ def subclassed():
             return self.last(self.hidden(x))
 
     model = Net()
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model, batched(*numbers())
+    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
@@ -843,7 +651,7 @@ def monte_carlo_dropout():
         def call(self, x):
             return self.dropout(x, training=True)
 
-    return dense(Always(), layers.Dense(1), loss="mse"), batched(*numbers())
+    return regressor(Always()), batched(X, NUMBERS)
 
 
 @healthy
@@ -854,5 +662,4 @@ def strings_of_words():
     inputs = keras.Input((), dtype="string")
     hidden = layers.GlobalAveragePooling1D()(layers.Embedding(20, 16, mask_zero=True)(words(inputs)))
     model = keras.Model(inputs, layers.Dense(1, "sigmoid")(hidden))
-    model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy")
-    return model, batched(x, y)
+    return compiled(model, "binary_crossentropy", x, y, optimizer=keras.optimizers.Adam(0.02))

@@ -14,7 +14,6 @@ from bigtrain_nb.advanced.preflight.preflight import GROUPS, preflight
 
 
 def main(words):
-    """Run the command line with these arguments; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bigtrain_nb.advanced.preflight",
         description=__doc__,
@@ -26,20 +25,14 @@ def main(words):
     parser.add_argument("--html", type=Path, metavar="PAGE.html", help="write the report as a page")
     chosen = parser.parse_args(words)
     try:
-        model, data, *validation = _build(chosen.training)
+        model, data, validation = _build(chosen.training)
     except _NoTraining as error:
         parser.error(str(error))
     except (Exception, SystemExit):  # a script may raise anything
         traceback.print_exc()
         parser.error(f"{chosen.training} raised the error above")
     try:
-        report = preflight(
-            model,
-            data,
-            validation=validation[0] if validation else None,
-            minutes=chosen.minutes,
-            checks=chosen.checks,
-        )
+        report = preflight(model, data, validation=validation, minutes=chosen.minutes, checks=chosen.checks)
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
     except Exception:  # so may a dataset, when it is read
@@ -56,7 +49,7 @@ class _NoTraining(Exception):
 
 
 def _build(words):
-    """Return the result of the function named by ``script.py:function``."""
+    """Return what the function named by ``script.py:function`` builds: model, data and validation, None if missing."""
     script, _, function = words.rpartition(":")
     if not script:
         raise _NoTraining(f"{words!r} must be a script and a function in it, such as train.py:build")
@@ -73,7 +66,7 @@ def _build(words):
     built = build()
     if not isinstance(built, tuple) or len(built) not in (2, 3):
         raise _NoTraining(f"{words}() must return (model, data) or (model, data, validation), not {built!r:.99}")
-    return built
+    return (*built, None)[:3]
 
 
 if __name__ == "__main__":

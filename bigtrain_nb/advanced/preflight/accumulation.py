@@ -55,11 +55,15 @@ def gradient(training):
             " batch have fewer examples.",
             "05",
         )
+
+    def combined(first, rest):
+        places = of_first.keys() | of_rest.keys()
+        return {place: first * of_first.get(place, 0) + rest * of_rest.get(place, 0) for place in places}
+
     share = size / examples
-    places = whole.keys() | of_first.keys() | of_rest.keys()
-    pieces = {place: share * of_first.get(place, 0) + (1 - share) * of_rest.get(place, 0) for place in places}
+    apart = _distance(combined(share, 1 - share), whole)
     rounding = _distance(reordered, whole)
-    apart = _distance(pieces, whole)
+    most = max(TIMES_REORDERED * rounding, LEAST)
     if rounding > MOST_BY_ROUNDING:
         raise Skipped(
             f"the gradient changes by {rounding:.1%} when the batch is reordered: the step uses random numbers, or the"
@@ -69,15 +73,13 @@ def gradient(training):
         each.name for each in layers_within(training.model) if isinstance(each, keras.layers.BatchNormalization)
     ]
     known = f" {statistics[0]} computes its statistics per micro-batch, as intended." if statistics else ""
-    if apart <= max(TIMES_REORDERED * rounding, LEAST):
+    if apart <= most:
         return ok(
             f"The gradient of micro-batches of {size} and {examples - size} examples equals that of the full batch,"
             f" within {max(apart, 1e-9):.0e}.{known}",
             "05",
         )
-    places = whole.keys() | of_first.keys() | of_rest.keys()
-    added = {place: of_first.get(place, 0) + of_rest.get(place, 0) for place in places}
-    if _distance(added, whole) <= max(TIMES_REORDERED * rounding, LEAST):
+    if _distance(combined(1, 1), whole) <= most:
         return warning(
             f"The gradients of micro-batches of {size} and {examples - size} examples add up to that of the full"
             f" batch: {_cause_of_sum(training)}{known}",
@@ -87,13 +89,11 @@ def gradient(training):
             "05",
         )
     cause, is_counted_right = _cause(training)
-    advice = "Micro-batches or replicas would change the training: do not split the batch, or change the loss."
-    if is_counted_right:
-        advice = COUNTED_RIGHT
+    split = "Micro-batches or replicas would change the training: do not split the batch, or change the loss."
     return warning(
         f"The gradient of micro-batches of {size} and {examples - size} examples differs from that of the full batch"
         f" by {apart:.1%}: {cause}{known}",
-        advice,
+        COUNTED_RIGHT if is_counted_right else split,
         "05",
     )
 
@@ -154,17 +154,11 @@ def _cause(training):
 
 def _distance(one, two):
     """Return the norm of the difference of two sets of gradients, relative to the norm of the second."""
-    difference = {place: _wide(one, place) - _wide(two, place) for place in one.keys() | two.keys()}
-    return (_square(difference) / max(_square(two), 1e-30)) ** 0.5
-
-
-def _square(gradients):
-    """Return the squared norm of all gradients together."""
-    return sum(float(tf.reduce_sum(tf.square(_wide(gradients, place)))) for place in gradients)
-
-
-def _wide(gradients, place):
-    return tf.cast(gradients.get(place, 0.0), tf.float64)
+    places = one.keys() | two.keys()
+    ones, twos = ([tf.cast(each.get(place, 0.0), tf.float64) for place in places] for each in (one, two))
+    differences = [a - b for a, b in zip(ones, twos, strict=True)]
+    changed, whole = (sum(float(tf.reduce_sum(each**2)) for each in parts) for parts in (differences, twos))
+    return (changed / max(whole, 1e-30)) ** 0.5
 
 
 CHECKS = {"micro-batches": gradient}

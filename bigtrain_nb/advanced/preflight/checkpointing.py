@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
-from bigtrain_nb.advanced.preflight.training import change_of
+from bigtrain_nb.advanced.preflight.training import largest_change
 from bigtrain_nb.advanced.preflight.untouched import variables_of
 from bigtrain_nb.advanced.shared.fit_data import passes
 from bigtrain_nb.common.quiet import keras, tf
@@ -45,11 +45,9 @@ np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32
 def saved(training):
     """Does stock Keras, in a process without bigtrain_nb, load the saved model and get the same outputs?"""
     training.refuse_own_step()
-    before = keras.tree.flatten(training.outputs(training.x))
-    training.state.restore_nonrandom()
-    again = keras.tree.flatten(training.outputs(training.x))
+    before, again, _ = training.outputs_of_two_calls()
     training.state.restore_values()
-    if _largest_change(before, again) > SAVED_DIFFERS:
+    if largest_change(before, again) > SAVED_DIFFERS:
         raise Skipped("outputs are random, so they cannot be compared with those of the loaded model")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
@@ -60,7 +58,7 @@ def saved(training):
         words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
         try:
             loaded = keras.models.load_model(path)
-            change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
+            change = largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
         except Exception as error:  # custom classes may raise anything
             return _not_loaded(error)
         if change > SAVED_DIFFERS:
@@ -81,7 +79,7 @@ def saved(training):
         except RuntimeError as error:
             return _not_loaded(error)
     words += " by stock Keras in a process without bigtrain_nb"
-    change = _largest_change(before, after)
+    change = largest_change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs(words, change)
     return ok(f"{words}, it gives the same outputs; so do weights in several files.", "14")
@@ -155,10 +153,6 @@ def _outputs_elsewhere(training, folder):
         return list(found.values())
 
 
-def _largest_change(outputs, others):
-    return max((change_of(one, two) for one, two in zip(outputs, others, strict=True)), default=0.0)
-
-
 @needs("step", "loss")
 def resumed(training):
     """After resuming from a `bt.Resume` checkpoint, are weights, optimizer state and seeds bitwise identical?"""
@@ -189,17 +183,17 @@ def resumed(training):
     unequal = _unequal(undisturbed, _values(training.model))
     apart = training.state.in_no_list()
     stopped = f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume,"
+    unlike = f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
+    unlike += " stopped"
     if unequal and apart:
         return warning(
-            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
-            f" stopped: {apart[0]} is not tracked by Keras, so it is in no checkpoint.",
+            f"{unlike}: {apart[0]} is not tracked by Keras, so it is in no checkpoint.",
             "Create it with add_weight; or stop only where it is reset, as a stateful RNN is by reset_state.",
             "11",
         )
     if unequal:
         return failure(
-            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
-            f" stopped: {unequal[0]}.",
+            f"{unlike}: {unequal[0]}.",
             "Look for state that changes in a step but is no Keras variable: attributes, tf.Variable in plain lists.",
             "11",
         )

@@ -1,11 +1,13 @@
 """Checks of the features: matching by name, normalization, sample weights, and target leakage."""
 
 import math
+from functools import partial
+from itertools import islice, product
 
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
-from bigtrain_nb.advanced.preflight.training import named_parts
+from bigtrain_nb.advanced.preflight.training import differ, each_target, named_tensors
 from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -31,8 +33,7 @@ def by_name(training):
     unused = [name for name in x if name not in expected]
     if isinstance(model.input, dict):
         named = {name: x[name] for name in expected}
-        given, right = (keras.tree.flatten(training.outputs_again(one)) for one in (x, named))
-        if any(np.any(np.asarray(one) != np.asarray(two)) for one, two in zip(given, right, strict=True)):
+        if differ(training.reproducible_outputs(), training.outputs_again(named)):
             order = ", ".join(map(repr, x))
             return failure(
                 f"The {len(x)} features of the {type(x).__name__} are in the order {order}, and reach the inputs"
@@ -53,8 +54,6 @@ def by_name(training):
 def normalized(training):
     """Was each `Normalization` layer adapted?"""
     found = [layer for layer in layers_within(training.model) if isinstance(layer, keras.layers.Normalization)]
-    if not found:
-        return None
     for layer in found:
         mean = getattr(layer, "adapt_mean", None)
         if mean is not None and not np.any(mean.numpy()) and np.all(layer.adapt_variance.numpy() == 1):
@@ -62,7 +61,8 @@ def normalized(training):
                 f"{layer.name} was never adapted: its mean is still 0 and its variance 1, so it changes nothing.",
                 f"Call {layer.name}.adapt(the training inputs) before fit, or give it mean= and variance=.",
             )
-    return ok(f"Normalization layers: {len(found)}, all of them adapted, or made with a mean and a variance.")
+    words = f"Normalization layers: {len(found)}, all of them adapted, or made with a mean and a variance."
+    return ok(words) if found else None
 
 
 def weights(training):
@@ -71,8 +71,7 @@ def weights(training):
         return None
     all_zero, negative = [], 0
     for place, batch in enumerate(training.batches):
-        _, _, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        values = [np.asarray(each) for each in keras.tree.flatten(weight) if each is not None]
+        values = [np.asarray(each) for (each,) in named_tensors([batch], "sample weights").values()]
         negative += sum(int((each < 0).sum()) for each in values)
         if values and not any(np.any(each) for each in values):
             all_zero.append(place)
@@ -100,26 +99,10 @@ def weights(training):
 
 def answer_in_a_feature(training):
     """Is a target equal to a feature, or to a feature's side of a threshold?"""
-    if training.y is None:
-        return None
-    named = [dict(named_parts(keras.utils.unpack_x_y_sample_weight(batch)[1], "targets")) for batch in training.batches]
-    looked_at, reasons = [], []
-    for name in named[0]:
-        try:
-            found, count = _answer(training, [np.asarray(batch[name]) for batch in named if name in batch], name)
-        except Skipped as reason:
-            reasons.append(f"{name}: {reason}")
-            continue
-        if found:
-            return found
-        looked_at.append(f"None of {count} features gives the {name} with a threshold or a factor.")
-    if not looked_at:
-        raise Skipped("; ".join(reasons))
-    return ok(" ".join([*looked_at, *(f"Skipped: {reason}." for reason in reasons)]))
+    return each_target(training, partial(_answer, training))
 
 
-def _answer(training, batches, name):
-    """Return a finding on one tensor of targets, or None, and the number of features examined."""
+def _answer(training, name, batches):
     if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
         raise Skipped("they are not one number for each example")
     y = np.concatenate(batches)
@@ -137,7 +120,7 @@ def _answer(training, batches, name):
     if most > COMMON:
         raise Skipped(f"{most:.0%} of the examples have the same, so a threshold shows little")
     count, one_hot = 0, {}
-    for feature, values in _columns(training):
+    for feature, values in islice(_columns(training), MOST_FEATURES):
         if len(values) != len(y):
             continue  # no row for each example
         count += 1
@@ -145,21 +128,21 @@ def _answer(training, batches, name):
             one_hot.update(dict.fromkeys(_class_told_by(values, y, classes), feature))
         if not is_class and _correlation(values, y) > CORRELATED:
             words = f"{feature} is the {name}, up to a factor and a constant (correlation over {CORRELATED:.2%})"
-            return _is_answer(words), count
+            return _is_answer(words)
         if is_class and len(np.unique(values)) > 1:
             share = _share_by_threshold(values, y, classes)
             if share >= BY_THRESHOLD:
                 words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples with a threshold; the"
-                return _is_answer(f"{words} most frequent class has {most:.0%}"), count
+                return _is_answer(f"{words} most frequent class has {most:.0%}")
     if len(one_hot) >= max(2, len(classes) - 1):
         names = list(dict.fromkeys(one_hot.values()))
         words = (
             f"{len(names)} features, {names[0]} the first, each give one class of the {name}: they are its one-hot copy"
         )
-        return _is_answer(words), count
+        return _is_answer(words)
     if not count:
         raise Skipped("no input has one value, or one row of values, per example")
-    return None, count
+    return ok(f"None of {count} features gives the {name} with a threshold or a factor.")
 
 
 def _is_answer(found):
@@ -172,21 +155,15 @@ def _is_answer(found):
 
 def _columns(training):
     """Yield the name and values over all batches of each feature with one number for each example."""
-    inputs = [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in training.batches]
-    yielded = 0
-    for name, first in named_parts(inputs[0], "input"):
-        if first.dtype == tf.string or len(first.shape) not in (1, 2):
+    for name, parts in named_tensors(training.batches, "inputs", "input").items():
+        if parts[0].dtype == tf.string or len(parts[0].shape) not in (1, 2):
             continue
-        of_batches = [np.asarray(dict(named_parts(each, "input")).get(name), "float64") for each in inputs]
-        if len({each.shape[1:] for each in of_batches}) > 1:
+        if len({tuple(each.shape[1:]) for each in parts}) > 1:
             continue  # such as sequences padded by batch
-        values = np.concatenate(of_batches)
-        for column in range(values.shape[1] if values.ndim == 2 else 1):
-            if yielded == MOST_FEATURES:
-                return
-            yielded += 1
-            where = f"Feature {column} of the {name}" if values.ndim == 2 and values.shape[1] > 1 else f"The {name}"
-            yield where, values[:, column] if values.ndim == 2 else values
+        values = np.concatenate(parts).astype("float64")
+        columns = values.T if values.ndim == 2 else [values]
+        for place, column in enumerate(columns):
+            yield f"Feature {place} of the {name}" if len(columns) > 1 else f"The {name}", column
 
 
 def _share_by_threshold(values, y, classes):
@@ -207,11 +184,10 @@ def _share_by_threshold(values, y, classes):
 def _class_told_by(values, y, classes):
     """Return a list with the class that a feature of two values indicates; empty without one."""
     least, most = values.min(), values.max()
-    has_two = least < most and ((values == least) | (values == most)).all()
-    kinds = [values == least, values == most] if has_two else []
-    return [each for each in classes for kind in kinds if np.mean((y == each) == kind) >= 1 - (1 - BY_THRESHOLD) / 2][
-        :1
-    ]
+    if least == most or not ((values == least) | (values == most)).all():
+        return []
+    pairs = product(classes, (values == least, values == most))
+    return [each for each, kind in pairs if np.mean((y == each) == kind) >= 1 - (1 - BY_THRESHOLD) / 2][:1]
 
 
 def _correlation(one, two):

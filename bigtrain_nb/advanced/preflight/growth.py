@@ -12,7 +12,7 @@ import psutil
 
 from bigtrain_nb.advanced.preflight.memory import train_function_of
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
-from bigtrain_nb.advanced.preflight.training import words_of
+from bigtrain_nb.advanced.preflight.training import never_ends, words_of
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, passes
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.keras_compat import datasets_within
@@ -75,21 +75,18 @@ def _resident_now():
 
 
 def _caches_without_end(source):
-    if not isinstance(source, tf.data.Dataset):
-        return False
-    endless = [one for one in datasets_within(source) if int(one.cardinality()) == tf.data.INFINITE_CARDINALITY]
-    return source in endless and any(isinstance(one, type(source.cache())) for one in endless)
+    cached = never_ends(source) and type(source.cache())
+    return cached and any(isinstance(one, cached) and never_ends(one) for one in datasets_within(source))
 
 
 def _trained_passes(training, source):
     """Train short passes as `fit` does, and return a `_Seen` for each; an infinite dataset is read on."""
-    goes_on = isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
     start = passes(training.data)
-    seen, batches = [], None
     train = train_function_of(training.model)
+    seen, batches = [], None
     for _ in range(PASSES):
         training.check_deadline()
-        batches = batches if goes_on and batches is not None else start()
+        batches = batches if batches and never_ends(source) else start()
         seen.append(_Seen(_steps(training, train, batches)))
     return seen
 
@@ -114,7 +111,6 @@ def _one(batch):
 
 
 def _tracings(seen, steps):
-    """Return a finding if each later pass adds tracings."""
     added = [after.tracings - before.tracings for before, after in pairwise(seen)]
     if min(added) <= 0:
         return None
@@ -129,7 +125,6 @@ def _tracings(seen, steps):
 
 
 def _lists(seen, steps):
-    """Return a finding on the list or dictionary that grows most."""
     first, second, third = seen
     growing = []
     for key, (one, length) in first.lists.items():
@@ -160,7 +155,6 @@ def _name_of(one):
 
 
 def _resident(seen, steps):
-    """Return a finding on the growth of resident memory in the second and third pass."""
     added = [after.resident - before.resident_now for before, after in pairwise(seen)]
     words = f"Of {PASSES} passes of {steps} steps the second and the third added {' and '.join(map(_signed, added))}"
     words += f" to the {amount(seen[0].resident, 'bytes')} that this process holds"

@@ -7,12 +7,13 @@ from itertools import product
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import ERROR, OK, WARNING, Skipped, failure, ok, warning
-from bigtrain_nb.advanced.preflight.training import change_of, named_parts
+from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning, worst_of
+from bigtrain_nb.advanced.preflight.training import largest_change, named_parts
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
-from bigtrain_nb.common.keras_compat import layers_within, mask_of, with_mask
+from bigtrain_nb.common.keras_compat import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 
+CALLED_IN_ANY_WAY = "which may call its parts in any way"
 LEAK = 1e-4
 LEAK_16_BITS = 2e-2
 """Relative to the largest output. 44 healthy models gave exactly 0; in 16 bits the order of sums may matter."""
@@ -36,8 +37,7 @@ GRADIENT_OF_PADDING = 1e-6
 
 def across_examples(training):
     """Do an example's outputs depend on other examples of the batch?"""
-    if training.has_own_step:
-        raise Skipped("the model has a custom train_step, which may call its parts in any way")
+    training.refuse_own_step(CALLED_IN_ANY_WAY)
     examples = training.examples
     if examples < 4:
         raise Skipped(f"the batch has only {examples} examples")
@@ -48,17 +48,15 @@ def across_examples(training):
     if all(one is two for one, two in zip(*map(keras.tree.flatten, (x, training.x)), strict=True)):
         words = f"it is unknown which rows belong to which example: {kept}" if kept else "all examples are the same"
         raise Skipped(words)
-    training.refuse_random_outputs()
-    before = keras.tree.flatten(training.outputs_again(training.x))
-    after = keras.tree.flatten(training.outputs_again(x))
-    if any(len(output.shape) == 0 or output.shape[0] != examples for output in before):
+    before, after = training.reproducible_outputs(), training.outputs_again(x)
+    if not all(map(training.has_rows, before)):
         raise Skipped("the outputs have no row for each example")
-    largest = 0.0
-    for one, two in zip(before, after, strict=True):
-        one, two = one[1:-1], two[1:-1]
-        if len(one.shape) == 2 and one.shape[1] == examples:  # all pairs of examples, as in contrastive losses
-            one, two = one[:, 1:-1], two[:, 1:-1]
-        largest = max(largest, change_of(one, two))
+
+    def of_others(output):
+        is_of_pairs = len(output.shape) == 2 and output.shape[1] == examples  # as in contrastive losses
+        return output[1:-1, 1:-1] if is_of_pairs else output[1:-1]
+
+    largest = largest_change(map(of_others, before), map(of_others, after))
     if largest > _threshold(training.model):
         return failure(
             f"Outputs of examples 1 to {examples - 2} change by {largest:.1%} when examples 0 and {examples - 1} are"
@@ -90,8 +88,7 @@ def its_answer(training):
         for name, y in named_parts(training.y, "targets")
         if len(y.shape) >= 2 and y.shape[1] >= 4 and y.dtype != tf.string
     ]
-    found = [each for each in found if each]
-    return next((each for verdict in (ERROR, WARNING, OK) for each in found if each["verdict"] == verdict), None)
+    return worst_of(found)
 
 
 def _answer_within(training, targets, y):
@@ -151,8 +148,7 @@ def _answer_within(training, targets, y):
 
 def evaluation(training):
     """Do outputs in evaluation depend on random numbers?"""
-    if training.has_own_step:
-        raise Skipped("the model has a custom train_step, which may call its parts in any way")
+    training.refuse_own_step(CALLED_IN_ANY_WAY)
     acting = set()
 
     def note(layer, call, inputs, *args, **kwargs):
@@ -163,10 +159,8 @@ def evaluation(training):
         return outputs
 
     with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
-        before = keras.tree.flatten(training.outputs(training.x))
-        moved = training.state.restore_nonrandom()
-        after = keras.tree.flatten(training.outputs(training.x))
-    change = max(map(change_of, before, after), default=0.0)
+        before, after, moved = training.outputs_of_two_calls()
+    change = largest_change(before, after)
     if change <= _threshold(training.model):
         state = f", after {', '.join(moved[:4])} are restored, which a call in evaluation changes" if moved else ""
         return ok(f"The same batch gives the same outputs twice in evaluation{state}.")
@@ -185,14 +179,8 @@ def padding(training):
         return None
     where = "" if name == "inputs" else f" of {name}"
     padded = _padded(tokens)
-    outputs = training.outputs(training.x)
-    # Copies: Keras' losses would use the inputs of a softmax or sigmoid, and no gradient would reach the outputs
-    copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
-    of_places = [each for each in copies if tuple(each.shape[:2]) == tokens.shape and each.dtype.is_floating]
-    with tf.GradientTape() as tape:
-        tape.watch(of_places)
-        loss = training.loss(keras.tree.pack_sequence_as(outputs, copies))
-    gradients = [each for each in tape.gradient(loss, of_places) if each is not None]
+    gradients = training.gradients_at(training.outputs(training.x))
+    gradients = [each for each in gradients if each is not None and tuple(each.shape[:2]) == tokens.shape]
     if not gradients:
         raise Skipped("no gradient of the loss reaches the outputs: it is computed from something else")
     shares = []
@@ -220,12 +208,8 @@ def padding(training):
 
 
 def _threshold(model):
-    return (
-        LEAK
-        if model.compute_dtype == "float32"
-        and all(layer.compute_dtype in ("float32", None) for layer in layers_within(model))
-        else LEAK_16_BITS
-    )
+    in_32_bits = all(layer.compute_dtype in ("float32", None) for layer in layers_within(model))
+    return LEAK if in_32_bits and model.compute_dtype == "float32" else LEAK_16_BITS
 
 
 def _counted(training, shape):
@@ -316,18 +300,15 @@ def _sees_later(training, inputs, place):
         other[:, middle:] = np.where(value[:, middle:] > 0, value[:, middle:] % highest + 1, value[:, middle:])
     changed = list(inputs)
     changed[place] = tf.constant(other, inputs[place].dtype)
-    training.refuse_random_outputs()
-    before = training.outputs_again(training.x)
+    before = training.reproducible_outputs()
     after = training.outputs_again(keras.tree.pack_sequence_as(training.x, changed))
-    pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
-    of_steps = [
-        change_of(one[:, :middle], two[:, :middle])
-        for one, two in pairs
-        if len(one.shape) > 1 and one.shape[1] == value.shape[1]
+    earlier = [
+        [each[:, :middle] for each in outputs if len(each.shape) > 1 and each.shape[1] == value.shape[1]]
+        for outputs in (before, after)
     ]
-    if not of_steps:
+    if not earlier[0]:
         raise Skipped("the outputs have no row for each position of a sequence")
-    return max(of_steps)
+    return largest_change(*earlier)
 
 
 def _padded_input(training):

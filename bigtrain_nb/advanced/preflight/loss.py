@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import ks_2samp
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
-from bigtrain_nb.advanced.preflight.training import TimedOut, named_parts
+from bigtrain_nb.advanced.preflight.training import TimedOut, differ, gradient_change, has_scale, named_parts, once
 from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.quiet import keras, tf
@@ -70,8 +70,7 @@ def logits(training):
             continue
         found = True
         draws = _draws(training, pair)
-        unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
-        simplex = unit and all((np.abs(draw.sum(-1) - 1) < SUM_OF_PROBABILITIES).mean() > 0.98 for draw in draws)
+        unit, simplex = _are_probabilities(draws)
         probabilities = simplex if not pair.is_binary else unit
         if pair.is_binary and pair.from_logits and not any((draw > 0).any() and (draw < 1).any() for draw in draws):
             probabilities = False
@@ -182,18 +181,10 @@ def gradient(training):
     wholly_dead = _dead_layers(training)[0]
     if wholly_dead:
         raise Skipped(f"{len(silent)} weights get none, because all units of {wholly_dead[0]} are dead")
-    training.refuse_random_outputs()
-    before = training.outputs_again(training.x)
-    with_loss = _places_with_a_loss(training, before)
-
-    def moving(deviation):
-        return [
-            place for place in sorted(silent) if _moves_outputs(training, weights[place], before, with_loss, deviation)
-        ]
-
-    used = moving(1)
-    flat = [] if used else moving(LARGE)
-    names = ", ".join(weights[place].path for place in (used or flat or sorted(silent))[:4])
+    silent = [weights[place] for place in sorted(silent)]
+    used = _moving_outputs(training, silent, 1)
+    flat = [] if used else _moving_outputs(training, silent, LARGE)
+    names = ", ".join(weight.path for weight in (used or flat or silent)[:4])
     if used:
         return failure(
             f"{len(used)} of {len(weights)} weights get no gradient, though outputs depend on them: {names}.",
@@ -217,8 +208,6 @@ def dead(training):
     """Are relu units 0 for all examples?"""
     training.refuse_own_step()
     wholly, halves, count = _dead_layers(training)
-    if not count:
-        return None
     if wholly:
         return failure(
             f"All units of {', '.join(wholly[:4])} are 0 for all examples: they pass on no signal and no gradient.",
@@ -232,7 +221,8 @@ def dead(training):
             "Try smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
             "11",
         )
-    return ok(f"Relu layers: {count}. In each of them most units are above 0 for some example.")
+    words = f"Relu layers: {count}. In each of them most units are above 0 for some example."
+    return ok(words) if count else None
 
 
 def frozen(training):
@@ -322,12 +312,13 @@ def one_batch(training):
             "Compile the model again, or give the schedule more steps.",
             "02",
         )
-    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
-    training.state.restore_values()
-    rate = float(innermost(training.model.optimizer).learning_rate)
+    enough = FALLS_TO * constant
+    losses = _steps(training, enough)
+    optimizer = innermost(training.model.optimizer)
+    rate = float(optimizer.learning_rate)
+    scheduled = not isinstance(optimizer.learning_rate, keras.Variable)
     highest = max(losses) if all(map(math.isfinite, losses)) else math.inf
-    scheduled = not isinstance(innermost(training.model.optimizer).learning_rate, keras.Variable)
-    if highest > RISES * losses[0]:
+    if not highest <= RISES * losses[0]:  # also if the first loss is NaN
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
         found += f" {highest:.3g}."
         if scheduled and _runs_away(losses[0], highest):
@@ -335,7 +326,7 @@ def one_batch(training):
         if scheduled:
             return warning(found, "Try a tenth of the schedule's learning rates.", "02")
         for slower_rate in (rate / 10, rate / 100, rate / 1000):
-            slower = _steps_at(training, slower_rate, constant)
+            slower = _steps(training, enough, slower_rate)
             if max(slower) <= 1.2 * slower[0] and min(slower) < 0.9 * slower[0]:
                 return failure(
                     f"{found} At {slower_rate:.3g} it falls to {number(min(slower))} without rising.",
@@ -354,15 +345,15 @@ def one_batch(training):
             return ok(words)
     else:
         words += f"; the best constant predictor scores {number(constant)}."
-    if min(losses) <= FALLS_TO * constant:
+    if min(losses) <= enough:
         return ok(words)
     if len(losses) < STEPS:
         raise TimedOut(
             f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
             f" {number(min(losses))}; up to {STEPS} can be needed: give more minutes"
         )
-    faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
-    if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
+    faster = [math.inf] if scheduled else _steps(training, enough, 10 * rate)
+    if all(map(math.isfinite, faster)) and min(faster) <= enough:
         return warning(
             words, f"At a learning rate of {10 * rate:.3g} it falls to {number(min(faster))}: yours may be small.", "02"
         )
@@ -373,17 +364,12 @@ def one_batch(training):
     )
 
 
+@once
 def compares_examples(training):
     """Return whether an example's loss depends on the outputs of others, as in contrastive and ranking losses.
 
     The evidence is a change of the gradient at the first example's outputs when the others' outputs are rotated.
     """
-    if training.known_to_compare is None:
-        training.known_to_compare = _compares_examples(training)
-    return training.known_to_compare
-
-
-def _compares_examples(training):
     outputs = training.outputs(training.x)
     flat = keras.tree.flatten(outputs)
     if training.examples < 3 or not all(map(training.has_rows, flat)):
@@ -392,20 +378,14 @@ def _compares_examples(training):
     for shift in (0, 1):
         training.state.restore_values()  # with the same random numbers
         given = [with_mask(tf.concat([each[:1], tf.roll(each[1:], shift, 0)], 0), mask_of(each)) for each in flat]
-        with tf.GradientTape() as tape:
-            numbers = [each for each in given if each.dtype.is_floating]
-            tape.watch(numbers)
-            loss = training.loss(keras.tree.pack_sequence_as(outputs, given))
-        gradients.append([each for each in tape.gradient(loss, numbers) if each is not None])
-    pairs = [(one[0], two[0]) for one, two in zip(*gradients, strict=True)]
-    sizes = [np.abs(np.asarray(tf.cast(each, tf.float32))).max(initial=0) for pair in pairs for each in pair]
-    changes = [np.abs(np.asarray(tf.cast(one - two, tf.float32))).max(initial=0) for one, two in pairs]
-    return max(changes, default=0.0) > GRADIENT_DIFFERS * max(sizes, default=0.0)
+        found = training.gradients_at(keras.tree.pack_sequence_as(outputs, given))
+        gradients.append([each for each in found if each is not None])
+    return gradient_change(*gradients) > GRADIENT_DIFFERS
 
 
 def _check_divergence(training, start):
     """Return a failure if a loss that can be negative diverges on one batch; otherwise raise Skipped."""
-    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
+    losses = _steps(training, -math.inf)
     if _runs_away(start, max(losses)):
         return _ran_away("the loss", start, max(losses), len(losses))
     raise Skipped("the loss can be negative, so its relative fall does not show how much was learned")
@@ -435,18 +415,20 @@ def _has_zero_learning_rate(training):
     return not any(rates)
 
 
+@once
 def best_constant(training):
     """Return the loss of the best output that is the same for all examples and positions.
 
     L-BFGS minimizes the loss, over logits if outputs are probabilities, otherwise from the mean of the targets.
     """
     training.refuse_own_step()
-    if training.known_constant is not None:
-        return training.known_constant
     outputs = training.outputs(training.x)
     flat = keras.tree.flatten(outputs)
     targets = keras.tree.flatten(training.y) if training.y is not None else []
-    draws = _draws_of_all(training)
+    try:
+        draws = {pair.place: _draws(training, pair) for pair in training.pairs()}
+    except Skipped:  # a custom loss in the model
+        draws = {}
     makers = []
     for place, output in enumerate(flat):
         target = targets[place] if len(targets) == len(flat) else None
@@ -470,22 +452,20 @@ def best_constant(training):
 
     start_at = np.zeros(sum(sizes))
     found = minimize(loss_and_gradient, start_at, jac=True, method="L-BFGS-B", options={"maxfun": CALLS_FOR_CONSTANT})
-    training.known_constant = float(found.fun)
-    return training.known_constant
+    return float(found.fun)
 
 
 def _constant_like(output, target, draws):
     """Return the number of parameters of a constant output, and the function that builds it from them."""
     width = output.shape[-1] if len(output.shape) > 1 else 1
-    unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
-    simplex = unit and width > 1 and all(np.abs(draw.sum(-1) - 1).max() < SUM_OF_PROBABILITIES for draw in draws)
+    unit, simplex = _are_probabilities(draws)
     mean, spread = np.zeros(width, "float32"), 1.0
     if not unit and target is not None and target.shape == output.shape:
         y = tf.cast(target, tf.float32).numpy().reshape(-1, width)
         mean, spread = np.nan_to_num(y.mean(0)), float(np.nan_to_num(y.std())) or 1.0
 
     def make(vector):
-        if simplex:
+        if simplex and width > 1:
             vector = tf.nn.softmax(vector)
         elif unit:
             vector = tf.sigmoid(vector)
@@ -499,33 +479,27 @@ def _constant_like(output, target, draws):
     return width, make
 
 
-def _draws_of_all(training):
-    """Return {index of an output: its `_draws`}; empty for a custom loss in the model."""
-    try:
-        return {pair.place: _draws(training, pair) for pair in training.pairs()}
-    except Skipped:
-        return {}
-
-
 def _draws(training, pair):
     """Return the current output of a `Pair` and those with large random weights, as float64 arrays."""
-    weights = training.model.trainable_variables
-    before = [weight.numpy() for weight in weights]
     random = np.random.default_rng(0)
     draws = [tf.cast(pair.outputs, tf.float64).numpy()]
-    try:
-        for _ in range(DRAWS):
-            for weight, value in zip(weights, before, strict=True):
-                spread = 2 / math.sqrt(max(1, value.shape[0])) if value.ndim > 1 else 1.0
-                weight.assign(random.normal(0, spread, value.shape))
-            output = keras.tree.flatten(training.outputs(training.x, is_trial=True))[pair.place]
-            drawn = tf.cast(output, tf.float64).numpy()
-            if np.isfinite(drawn).all():
-                draws.append(drawn)
-    finally:
-        for weight, value in zip(weights, before, strict=True):
-            weight.assign(value)
+    for _ in range(DRAWS):
+        for weight in training.model.trainable_variables:
+            spread = 2 / math.sqrt(max(1, weight.shape[0])) if len(weight.shape) > 1 else 1.0
+            weight.assign(random.normal(0, spread, weight.shape))
+        output = keras.tree.flatten(training.outputs(training.x, is_trial=True))[pair.place]
+        drawn = tf.cast(output, tf.float64).numpy()
+        if np.isfinite(drawn).all():
+            draws.append(drawn)
+    training.state.restore_values()
     return draws
+
+
+def _are_probabilities(draws):
+    """Return whether all outputs are from 0 to 1, and whether their sums are 1, too."""
+    unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
+    sums = [draw.sum(-1) for draw in draws if draw.ndim > 1]
+    return unit, unit and bool(sums) and all((np.abs(each - 1) < SUM_OF_PROBABILITIES).mean() > 0.98 for each in sums)
 
 
 def _one_hot(y):
@@ -537,29 +511,24 @@ def _one_hot(y):
 
 def _loss_of_standard_inputs(training):
     """Return the loss of the first batch with standardized floating-point and uint8 inputs; None without any."""
-    changed = False
+    if not any(has_scale(value) for _, value in named_parts(training.x, "inputs")):
+        return None
 
     def standard(value):
-        nonlocal changed
-        if value is None or not (value.dtype.is_floating or value.dtype == tf.uint8):
+        if value is None or not has_scale(value):
             return value
-        changed = True
         values = tf.cast(value, tf.float32)
-        deviation = tf.math.reduce_std(values, 0 if len(value.shape) == 2 else None)
-        mean = tf.reduce_mean(values, 0 if len(value.shape) == 2 else None)
-        return (values - mean) / tf.maximum(deviation, 1e-6)
+        axis = 0 if len(value.shape) == 2 else None
+        return (values - tf.reduce_mean(values, axis)) / tf.maximum(tf.math.reduce_std(values, axis), 1e-6)
 
-    x = keras.tree.map_structure(standard, training.x)
-    if not changed:
-        return None
-    return float(training.loss(training.outputs(x), x, training.y, training.weight))
+    return float(training.loss_of((keras.tree.map_structure(standard, training.x), training.y, training.weight)))
 
 
 def _largest_input(training):
     """Describe the input with the largest values."""
     sizes = {}
     for name, value in named_parts(training.x, "inputs"):
-        if value.dtype.is_floating or value.dtype == tf.uint8:
+        if has_scale(value):
             sizes[name] = float(tf.sqrt(tf.reduce_mean(tf.square(tf.cast(value, tf.float32)))))
     if len(sizes) == 1:
         return f"{next(iter(sizes))} are"
@@ -576,23 +545,22 @@ def _still_silent_after_a_step(training, silent):
     return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
 
 
-def _moves_outputs(training, weight, before, places, deviation):
-    """Return whether outputs at ``places`` change when noise of this deviation is added to a weight."""
-    training.state.restore_values()
-    value = weight.numpy()
-    weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
-    after = training.outputs(training.x, is_trial=True)
-    weight.assign(value)
-    pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
-    return any(np.any(np.asarray(one) != np.asarray(two)) for place, (one, two) in enumerate(pairs) if place in places)
-
-
-def _places_with_a_loss(training, outputs):
-    """Return the indices of the flattened outputs with a loss; all if that is unknown."""
+def _moving_outputs(training, weights, deviation):
+    """Return the weights that change outputs with a loss when noise of this deviation is added to one of them."""
+    before = training.reproducible_outputs()
     try:
-        return {pair.place for pair in training.pairs()}
-    except Skipped:
-        return set(range(len(keras.tree.flatten(outputs))))
+        places = {pair.place for pair in training.pairs()}
+    except Skipped:  # which outputs have a loss is unknown
+        places = range(len(before))
+    moving = []
+    for weight in weights:
+        training.state.restore_values()
+        value = weight.numpy()
+        weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
+        after = keras.tree.flatten(training.outputs(training.x, is_trial=True))
+        if differ(*([outputs[place] for place in places] for outputs in (before, after))):
+            moving.append(weight)
+    return moving
 
 
 def _dead_layers(training):
@@ -622,21 +590,21 @@ def _is_relu(layer):
     return is_layer or getattr(layer, "activation", None) is keras.activations.relu
 
 
-def _steps(training, seconds, enough):
-    """Return the losses of at most `STEPS` steps on one batch; stop at a loss of at most ``enough``."""
+def _steps(training, enough, rate=None):
+    """Return the losses of at most `STEPS` steps on one batch, at this learning rate or the model's own.
+
+    The steps end at a loss of at most ``enough``.
+    """
+    if rate is not None:
+        innermost(training.model.optimizer).learning_rate = rate
+    seconds = SHARE_OF_TIME * training.seconds_left
     until = None
     losses = []
     while len(losses) < STEPS:
-        losses.append(training.loss_of_step(training.first))
+        losses.append(float(training.step(training.first)["loss"]))
         if not math.isfinite(losses[-1]) or losses[-1] <= enough or (until and time.monotonic() > until):
             break
         until = until or time.monotonic() + seconds  # the first step includes setup
-    return losses
-
-
-def _steps_at(training, rate, constant):
-    innermost(training.model.optimizer).learning_rate = rate
-    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
     training.state.restore_values()
     return losses
 

@@ -19,7 +19,6 @@ from bigtrain_nb.advanced.preflight import (
     features,
     growth,
     leaks,
-    matmuls,
     memory,
     updates,
 )
@@ -48,7 +47,7 @@ GROUPS = {
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "accumulation": accumulation.CHECKS,
-    "precision": {**updates.CHECKS, **matmuls.CHECKS},
+    "precision": updates.CHECKS,
     "memory": {**memory.CHECKS, **growth.CHECKS},
     "checkpointing": checkpointing.CHECKS,
 }
@@ -140,13 +139,11 @@ def preflight(
         findings = _examine(training, _chosen(checks))
         made = training.state.made_since()
         if made:
-            findings.append(Finding(**_left_changed(made)))
+            names = ", ".join(made[:4])
+            words = f"{names} were created by the model's first call, and keep what the checks left there."
+            advice = "Rebuild the model before fit, or make them in build()."
+            findings.append(Finding("left as it was", **warning(words, advice)))
     return Preflight(findings, model.name, time.monotonic() - start)
-
-
-def _left_changed(names):
-    found = f"{', '.join(names[:4])} were created by the model's first call, and keep what the checks left there."
-    return {"check": "left as it was", **warning(found, "Rebuild the model before fit, or make them in build().")}
 
 
 def _refuse(model, checks):
@@ -183,12 +180,11 @@ def _chosen(names):
 
 
 def _examine(training, checks):
-    """Run the checks and return their findings."""
     findings = []
     training.chosen = tuple(checks)
     if RUNS not in checks:  # errors that would end fit are always reported
         findings += [_noted(training, RUNS, one) for one in (of_data.fails(training), of_data.unread(training)) if one]
-    late = dict(checks)
+    late = checks
     for _ in range(2):  # checks with too little time restart with the time left by others
         kept = [each for each in findings if each.check not in late]
         found, late = _examined_in_turn(training, late)
@@ -238,22 +234,17 @@ def _examined(training, check):
     try:
         training.check_deadline()
         training.refuse_unusable(*getattr(check, "needs", ()))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras warns in trial steps; a finding covers it
+        with warnings.catch_warnings(action="ignore"):  # Keras warns in trial steps; a finding covers it
             return check(training), False
     except TrainingRaises as error:
-        return failure(f"A step of the training raises: {error}", "fit would raise it too; fix this first."), False
+        return failure(f"A step of the training raises: {error}.", "fit would raise it too; fix this first."), False
     except NonfiniteOutputs:
         advice = "bt.find_overflow(model, data) names the first layer that gives it; look at the loaded weights."
         return failure(f"{_NAN} Checks that compare outputs are skipped.", advice, "11", spoils=("outputs",)), False
     except Skipped as reason:
-        return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TimedOut)
+        words = str(reason)
+        return {"verdict": SKIPPED, "message": f"{words[:1].upper()}{words[1:]}."}, isinstance(reason, TimedOut)
     except Exception as error:
-        return {"verdict": SKIPPED, "message": f"It failed: {words_of(error)}"}, False
+        return {"verdict": SKIPPED, "message": f"It failed: {words_of(error)}."}, False
     finally:
         training.state.restore_values()
-
-
-def _sentence(reason):
-    words = str(reason)
-    return f"{words[:1].upper()}{words[1:]}."

@@ -54,6 +54,12 @@ def failure(found, advice, notebook="", spoils=()):
     return {"verdict": ERROR, "message": found, "advice": advice, "notebook": notebook, "spoils": spoils}
 
 
+def worst_of(findings):
+    """Return the first of the worst findings, leaving out None; None if there is none."""
+    order = [ERROR, WARNING, OK]
+    return min(filter(None, findings), key=lambda each: order.index(each["verdict"]), default=None)
+
+
 def needs(*what):
     """Mark a check that uses "step", "outputs" or "loss" of the first batch: it is skipped if a finding spoils it."""
 

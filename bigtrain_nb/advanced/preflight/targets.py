@@ -9,24 +9,18 @@ import time
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok
+from bigtrain_nb.advanced.preflight.training import gradient_change
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
 SHARE_FOR_BATCHES = 0.05
 """Share of the remaining time for all batches after the first."""
+_OF_PROBABILITIES = ("kldivergence", "binarycrossentropy", "binaryfocalcrossentropy", "categoricalcrossentropy")
+_OF_PROBABILITIES += ("categoricalfocalcrossentropy", "dice", "tversky", "categoricalhinge")
 RANGES = {
-    "poisson": (0, math.inf),
-    "meansquaredlogarithmicerror": (0, math.inf),
-    "kldivergence": (0, 1),
-    "binarycrossentropy": (0, 1),
-    "binaryfocalcrossentropy": (0, 1),
-    "categoricalcrossentropy": (0, 1),
-    "categoricalfocalcrossentropy": (0, 1),
-    "dice": (0, 1),
-    "tversky": (0, 1),
-    "hinge": (-1, 1),
-    "squaredhinge": (-1, 1),
-    "categoricalhinge": (0, 1),
+    **dict.fromkeys(("poisson", "meansquaredlogarithmicerror"), (0, math.inf)),
+    **dict.fromkeys(("hinge", "squaredhinge"), (-1, 1)),
+    **dict.fromkeys(_OF_PROBABILITIES, (0, 1)),
 }
 """Range of targets by loss; other Keras losses accept any number."""
 GRADIENT_DIFFERS = 1e-4
@@ -91,12 +85,10 @@ def _taken_by(pair):
     if pair.is_sparse:
         return f"labels are classes from 0 to {pair.outputs.shape[-1] - 1}"
     if pair.kind == "ctc":
-        return (
-            f"labels are from 1 to {pair.outputs.shape[-1] - 1}, with zeros at the end only, and no longer than outputs"
-        )
+        most = pair.outputs.shape[-1] - 1
+        return f"labels are from 1 to {most}, with zeros at the end only, and no longer than outputs"
     if pair.kind in RANGES:
-        least, most = RANGES[pair.kind]
-        return f"of the shape of the outputs, and {_range(least, most)}"
+        return f"of the shape of the outputs, and {_range(*RANGES[pair.kind])}"
     return f"of the shape of the outputs; {pair.loss_name} takes any number"
 
 
@@ -120,7 +112,7 @@ def _wrong_in(pair):
             "Give both the same shape; for integer labels use a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
-    bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
+    bad = counted & ((y < least) | (y > most))
     if bad.any():
         takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
         return failure(
@@ -220,30 +212,20 @@ def _sees_others(training, outputs, place, target):
 
     It is tested with the model's outputs, and with random outputs between the least and largest target.
     """
-    targets, own = keras.tree.flatten(training.y), keras.tree.flatten(outputs)[place]
+    targets, flat = keras.tree.flatten(training.y), keras.tree.flatten(outputs)
     values = target.numpy()
     least, most = values.min(), values.max()
-    drawn = np.random.default_rng(0).uniform(float(least), float(most), own.shape)
-    for given in (own, tf.constant(drawn.astype("float32"))):
+    drawn = np.random.default_rng(0).uniform(float(least), float(most), flat[place].shape)
+    for given in (flat[place], tf.cast(drawn, flat[place].dtype)):
+        flat[place] = given
         gradients = []
         for other in (least, most):
             changed = np.concatenate([values[:1], np.full_like(values[1:], other)])
             targets[place] = tf.constant(changed, target.dtype)
-            flat = keras.tree.flatten(outputs)
-            flat[place] = tf.identity(tf.cast(given, flat[place].dtype))
-            with tf.GradientTape() as tape:
-                tape.watch(flat[place])
-                loss = training.loss(
-                    keras.tree.pack_sequence_as(outputs, flat),
-                    training.x,
-                    keras.tree.pack_sequence_as(training.y, targets),
-                    training.weight,
-                )
-            gradients.append(tape.gradient(loss, flat[place]))
-        if any(each is None for each in gradients):
-            return False
-        one, two = (tf.cast(each[0], tf.float32).numpy() for each in gradients)
-        if np.abs(one - two).max() > GRADIENT_DIFFERS * max(np.abs(one).max(), np.abs(two).max(), 1e-30):
+            y = keras.tree.pack_sequence_as(training.y, targets)
+            at_output = training.gradients_at(keras.tree.pack_sequence_as(outputs, flat), y)[place]
+            gradients.append([] if at_output is None else [at_output])
+        if gradient_change(*gradients) > GRADIENT_DIFFERS:
             return True
     return False
 

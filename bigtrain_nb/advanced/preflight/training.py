@@ -1,21 +1,25 @@
 """The training to check: its model, the first batches, and the computations of a step on them."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import wraps
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NonfiniteOutputs, Skipped, TrainingRaises
+from bigtrain_nb.advanced.preflight.report import OK, NonfiniteOutputs, Skipped, TrainingRaises, ok, worst_of
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, compute_loss_like_fit, passes
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of
+from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of, with_mask
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 
+KINDS = ("inputs", "targets", "sample weights")
+"""The parts of a batch."""
 MOST_BATCHES = 40
 """Number of batches to read; with few, the order of classes cannot be determined."""
 MOST_BYTES = 2 * 2**30
@@ -38,8 +42,7 @@ class Training:
     ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
     `KeptState`. ``chosen``: the names of the checks. ``fails_with``: the model's error message for the first batch;
     ``unread``: the dataset's error message after ``batches``. ``unusable``: {"step", "outputs" or "loss" of the first
-    batch: the check that found it unusable}, so that one cause gives one finding. ``known_constant``: the cached loss
-    of the best constant predictor; ``known_to_compare``: whether the loss compares examples.
+    batch: the check that found it unusable}, so that one cause gives one finding. ``known``: results of `once`.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -70,8 +73,7 @@ class Training:
         self.fails_with = None
         self.unusable = {}
         self.chosen = ()
-        self.known_constant = None
-        self.known_to_compare = None
+        self.known = {}
 
     @property
     def seconds_left(self):
@@ -101,19 +103,20 @@ class Training:
     @property
     def without_rows(self):
         """A description of the first batch's tensors, except scalars, without a row for each example; "" if none."""
-        parts = zip((self.x, self.y, self.weight), ("inputs", "targets", "sample weights"), strict=True)
-        named = [each for part, kind in parts for each in named_parts(part, kind)]
         return ", ".join(
-            f"{name} {tuple(value.shape)}" for name, value in named if value.shape.rank and not self.has_rows(value)
+            f"{name} {tuple(value.shape)}"
+            for kind in KINDS
+            for name, (value,) in named_tensors([self.first], kind).items()
+            if value.shape.rank and not self.has_rows(value)
         )
 
     @property
     def has_own_step(self):
         return overriding(self.model) is not None
 
-    def refuse_own_step(self):
+    def refuse_own_step(self, why="so its loss is unknown"):
         if self.has_own_step:
-            raise Skipped(f"{type(self.model).__name__} has a custom train_step, so its loss is unknown")
+            raise Skipped(f"{type(self.model).__name__} has a custom train_step, {why}")
 
     def outputs(self, x, training=False, is_trial=False):
         """Return the model's outputs, called as in its step; ``is_trial``: with other weights."""
@@ -121,33 +124,55 @@ class Training:
         self.refuse_unusable("step", "outputs")
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
         outputs = self.model(x, **given)
-        is_own = x is self.x and not training and not is_trial
-        if is_own and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
-            raise NonfiniteOutputs("outputs of the first batch are NaN")
+        if x is self.x and not training and not is_trial:
+            numbers = [each for each in keras.tree.flatten(outputs) if each.dtype.is_floating]
+            if any(tf.reduce_any(tf.math.is_nan(each)) for each in numbers):
+                raise NonfiniteOutputs("outputs of the first batch are NaN")
         return outputs
 
     def outputs_again(self, x):
-        """Return the outputs from the initial state, so that random numbers are the same."""
+        """Return the flattened outputs from the initial state, so that random numbers are the same."""
         self.state.restore_values()
-        return self.outputs(x)
+        return keras.tree.flatten(self.outputs(x))
 
-    def refuse_random_outputs(self):
-        """Raise Skipped if outputs are not reproducible."""
-        one, two = (keras.tree.flatten(self.outputs_again(self.x)) for _ in range(2))
-        if any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(one, two, strict=True)):
+    def reproducible_outputs(self):
+        """Return `outputs_again` of the first batch; raise Skipped if they differ from call to call."""
+        outputs = self.outputs_again(self.x)
+        if differ(outputs, self.outputs_again(self.x)):
             raise Skipped("outputs are random, without a keras.random.SeedGenerator, so they cannot be compared")
+        return outputs
 
-    def loss(self, outputs, x=None, y=None, weight=None, training=False):
+    def outputs_of_two_calls(self):
+        """Return the flattened outputs of two calls on the first batch, and the names of the state restored between.
+
+        The random state is not restored.
+        """
+        outputs = keras.tree.flatten(self.outputs(self.x))
+        moved = self.state.restore_nonrandom()
+        return outputs, keras.tree.flatten(self.outputs(self.x)), moved
+
+    def loss(self, outputs, batch=None, training=False):
         """Return the loss of outputs, a scalar tensor; by default for the first batch."""
         self.check_deadline()
         self.refuse_unusable("loss")
-        if x is None:
-            x, y, weight = self.x, self.y, self.weight
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(self.first if batch is None else batch)
         return tf.convert_to_tensor(compute_loss_like_fit(self.model, x, y, outputs, weight, training))
 
     def loss_of(self, batch, training=False):
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        return self.loss(self.outputs(x, training), x, y, weight, training)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        return self.loss(self.outputs(x, training), batch, training)
+
+    def gradients_at(self, outputs, y=None):
+        """Return the gradients of the first batch's loss at flattened outputs, None where none arrives.
+
+        ``y``: other targets. Copies are given to the loss: Keras' losses would go on to the inputs of a softmax.
+        """
+        copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
+        with tf.GradientTape() as tape:
+            tape.watch([each for each in copies if each.dtype.is_floating])
+            y = self.y if y is None else y
+            loss = self.loss(keras.tree.pack_sequence_as(outputs, copies), (self.x, y, self.weight))
+        return tape.gradient(loss, copies)
 
     def step(self, batch, fresh_metrics=True):
         """Take a step on a batch and return its logs; ``fresh_metrics``: reset the metrics first.
@@ -164,9 +189,6 @@ class Training:
             raise
         except Exception as error:
             raise TrainingRaises(words_of(error)) from error
-
-    def loss_of_step(self, batch):
-        return float(self.step(batch)["loss"])
 
     @property
     def steps_per_update(self):
@@ -225,7 +247,8 @@ class Training:
 class Pair:
     """An output, its targets and its loss.
 
-    ``place``: the index among the flattened outputs. ``kind``: the loss's name in lowercase, "" for a custom one.
+    ``place``: the index among the flattened outputs. ``kind``: the loss's name in lowercase, "" for a custom one;
+    ``setting``: its settings.
     """
 
     def __init__(self, name, place, loss, y, outputs, weight):
@@ -239,31 +262,15 @@ class Pair:
         self.loss_name = getattr(loss, "__name__", None) or type(loss).__name__
         is_of_keras = getattr(loss, "__module__", "").startswith("keras.")
         self.kind = self.loss_name.replace("_", "").lower() if is_of_keras else ""
+        self.is_sparse = self.kind.startswith(("sparsecategorical", "categoricalgeneralized"))
+        self.is_categorical = self.kind in ("categoricalcrossentropy", "categoricalfocalcrossentropy")
+        self.is_binary = self.kind in ("binarycrossentropy", "binaryfocalcrossentropy")
+        given = loss.get_config() if hasattr(loss, "get_config") else {}
+        self.setting = {**given, **given.get("fn_kwargs", {})} if isinstance(given, dict) else {}
+        self.from_logits = bool(self.setting.get("from_logits", False))
         axis = self.setting.get("axis", -1)
         if (self.is_sparse or self.is_categorical) and axis not in (-1, len(outputs.shape) - 1):
             raise Skipped(f"the loss takes classes along axis={axis}, but only the last axis is examined")
-
-    @property
-    def setting(self):
-        """The settings of the loss."""
-        given = self.loss.get_config() if hasattr(self.loss, "get_config") else {}
-        return {**given, **given.get("fn_kwargs", {})} if isinstance(given, dict) else {}
-
-    @property
-    def from_logits(self):
-        return bool(self.setting.get("from_logits", False))
-
-    @property
-    def is_sparse(self):
-        return self.kind.startswith(("sparsecategorical", "categoricalgeneralized"))
-
-    @property
-    def is_categorical(self):
-        return self.kind in ("categoricalcrossentropy", "categoricalfocalcrossentropy")
-
-    @property
-    def is_binary(self):
-        return self.kind in ("binarycrossentropy", "binaryfocalcrossentropy")
 
     def counted(self):
         """Return where targets count in the loss: a mask of the shape of y, False where weight or mask is 0."""
@@ -284,18 +291,42 @@ class Pair:
         return f"Output {self.name}: " if self.name else ""
 
 
-def change_of(one, two):
-    """Return the largest change of outputs, relative to the largest output."""
-    one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
-    return float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30))
+def once(compute):
+    """Let later checks reuse the result of a function of a training."""
+
+    @wraps(compute)
+    def kept(training):
+        if compute not in training.known:
+            training.known[compute] = compute(training)
+        return training.known[compute]
+
+    return kept
 
 
-def _has_nan(value):
-    return value.dtype.is_floating and bool(tf.reduce_any(tf.math.is_nan(value)))
+def largest_change(outputs, others):
+    """Return the largest change of several outputs, each relative to its largest finite value; inf if one is NaN."""
+    changes = [0.0]
+    for pair in zip(outputs, others, strict=True):
+        one, two = (tf.cast(each, tf.float32).numpy() for each in pair)
+        change = np.abs(one - two)[one != two].max(initial=0) / np.abs(one[np.isfinite(one)]).max(initial=1e-30)
+        changes.append(math.inf if np.isnan(change) else float(change))
+    return max(changes)
+
+
+def gradient_change(gradients, others):
+    """Return the largest change of the first example's gradients at several outputs, relative to the largest."""
+    pairs = [[tf.cast(each[0], tf.float32).numpy() for each in pair] for pair in zip(gradients, others, strict=True)]
+    largest = max((np.abs(each).max(initial=0) for pair in pairs for each in pair), default=0.0)
+    return max((np.abs(one - two).max(initial=0) for one, two in pairs), default=0.0) / max(largest, 1e-30)
+
+
+def differ(outputs, others):
+    return any(np.any(np.asarray(one) != np.asarray(two)) for one, two in zip(outputs, others, strict=True))
 
 
 def words_of(error):
-    return f"{type(error).__name__}: {cause(error)}"
+    words = str(error) if isinstance(error, Skipped | TrainingRaises) else f"{type(error).__name__}: {cause(error)}"
+    return words.rstrip(".")
 
 
 def refuse_read_once(data, name):
@@ -314,6 +345,11 @@ def refuse_read_once(data, name):
         )
 
 
+def never_ends(data):
+    source = batches_of(data)
+    return isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
 def named_parts(part, name):
     """Return (name, tensor) pairs of inputs or targets; names include that of the feature, if any."""
     found = []
@@ -321,6 +357,39 @@ def named_parts(part, name):
         feature = ".".join(str(key) for key in path)
         found.append((f"{name} {feature!r}" if feature else name, value))
     return [(name, value) for name, value in found if value is not None]
+
+
+def named_tensors(batches, kind, name=None):
+    """Return {name: its tensor in each batch} of one of `KINDS`, named as `named_parts` does."""
+    found = {}
+    for batch in batches:
+        part = keras.utils.unpack_x_y_sample_weight(batch)[KINDS.index(kind)]
+        for each, value in named_parts(part, name or kind):
+            found.setdefault(each, []).append(value)
+    return found
+
+
+def each_target(training, examine):
+    """Return the worst finding of ``examine(name, arrays of all batches)`` on each tensor of targets.
+
+    If all are ok, their messages are combined with the reasons for skipping others.
+    """
+    found, reasons = [], []
+    for name, values in named_tensors(training.batches, "targets").items():
+        try:
+            found.append(examine(name, list(map(np.asarray, values))))
+        except Skipped as reason:
+            reasons.append(f"{name}: {reason}")
+    worst = worst_of(found)
+    if worst is None and reasons:
+        raise Skipped("; ".join(reasons))
+    if worst is None or worst["verdict"] != OK:
+        return worst
+    return ok(" ".join([*(each["message"] for each in found if each), *(f"Skipped: {each}." for each in reasons)]))
+
+
+def has_scale(value):
+    return value.dtype.is_floating or value.dtype == tf.uint8
 
 
 def count_examples(batch):
@@ -337,13 +406,8 @@ def count_examples(batch):
     return 1
 
 
-def read(data, most, seconds):
-    """Return the first batches as tensors, until the time is over but at least one; raise `NoExamples` for none."""
-    return list(each_read(data, most, seconds))
-
-
 def each_read(data, most, seconds):
-    """Yield the batches of `read`, so that those before a failing one are kept."""
+    """Yield the first batches as tensors, until the time is over but at least one; raise `NoExamples` for none."""
     until = time.monotonic() + seconds
     count = 0
     for batch in passes(data)():

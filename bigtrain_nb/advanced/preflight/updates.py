@@ -1,4 +1,4 @@
-"""Do steps change the weights, and as much as they would with weights in float32?
+"""Do steps change the weights as much as with weights in float32, and do matmuls compute in the policy's 16 bits?
 
 A step that is small compared with its weight is rounded away; so are 16-bit values such as Adam's beta_2.
 """
@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import failure, needs, ok, warning
+from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.common.keras_compat import innermost, patched_method, same_weight_decay
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -154,4 +155,17 @@ def _wide(value):
     return np.asarray(tf.cast(tf.convert_to_tensor(value), tf.float64))
 
 
-CHECKS = {"weights move": moves}
+def products(training):
+    """Are the forward pass's matmuls in the policy's 16 bits? Read from the graph, without running it."""
+    sixteen = sixteen_bits_of(training.model)
+    if sixteen is None:
+        return None
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(training.first)
+    shares = shares_in_32_bits(training.model, x)
+    found, advice = said_of(shares, sixteen)
+    if not found:
+        return ok(f"Matmuls compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")
+    return warning(found, advice, "07")
+
+
+CHECKS = {"weights move": moves, "matmul precision": products}
