@@ -289,7 +289,9 @@ class Model(keras.Model):
         if self._noise is not None:
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
-        return self._logs_of_step(means_of_logs(step["logs"]), shown)
+        logs = means_of_logs(step["logs"]) if step["logs"] else {}
+        logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
+        return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
         """Return this replica's `ReplicaBatch`, for all functions of a step.
@@ -333,8 +335,8 @@ class Model(keras.Model):
         for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
             if gradient is not None:
                 gradients[index] = dense(gradient, weights[index])
-        others = self._update_metrics(share, y_pred, shown)
-        logs = share.by_examples({name: tf.cast(log, tf.float32) for name, log in others.items()}) if others else {}
+        others = share.update_metrics(y_pred, shown)
+        logs = share.by_examples(others) if others else {}
         if self._noise is not None:
             logs[PIECES] = self._noise.micro_batch_squares(gradients, counts, share.reduction.replicas)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
@@ -349,19 +351,6 @@ class Model(keras.Model):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
         left = unmasked_share(share, y_pred, sample_weight, watched, training) if share.is_partial else None
         return y_pred, as_scalar(loss), left
-
-    def _update_metrics(self, share, y_pred, shown):
-        """Return the logs that a custom `compute_metrics` adds; add the names of all that it returns to ``shown``."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
-        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        shown.update(logs)
-        of_metrics = self.get_metrics_result()
-        return {name: tf.convert_to_tensor(log) for name, log in logs.items() if name not in of_metrics}
-
-    def _logs_of_step(self, others, shown):
-        """Return what a step returns to Keras: the results of the metrics that are ``shown``, and ``others``."""
-        metrics = {name: log for name, log in self.get_metrics_result().items() if name in shown}
-        return logs_to_reduce({**others, **metrics}, self.distribute_strategy)
 
     def _update(self, step, share):
         """Apply the global batch's gradients, the same on every replica, and track its loss."""
@@ -382,7 +371,7 @@ class Model(keras.Model):
 
         def of_share():
             y_pred, loss, left = self._outputs_and_loss(share, training=False)
-            found = {"loss": loss, "logs": self._update_metrics(share, y_pred, shown)}
+            found = {"loss": loss, "logs": share.update_metrics(y_pred, shown)}
             return found if left is None else {**found, "left": left}
 
         with self._at_work(share):  # as in training, the end of the data is not a batch
@@ -392,7 +381,8 @@ class Model(keras.Model):
             loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # otherwise not finite
             self._loss_tracker.update_state(loss, sample_weight=weight)
             logs = _for_mean_over_replicas(found["logs"], share)
-        return self._logs_of_step(logs, shown)
+        logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
+        return logs_to_reduce(logs, self.distribute_strategy)
 
     def _evaluated(self, of_share, share):
         """Return ``of_share()``, or zeros for an empty share, whose means are not finite: its metrics stay."""
