@@ -206,33 +206,33 @@ def test_renormalized_statistics_are_the_mean_over_the_replicas_and_layers_that_
         np.testing.assert_array_equal(one, other)
 
 
-REFUSED = {  # words: (layer, optimizer, replicas, micro-batches)
+REFUSED = {  # words: (layer, optimizer, (replicas, micro-batches))
     "norm: SpectralNormalization changes its weights in each forward pass": (
         lambda: layers.SpectralNormalization(layers.Dense(6), name="norm"),
         keras.optimizers.SGD,
-        *(1, 2),
+        (1, 2),
     ),
     "synchronized=True on several replicas needs micro_batches=1": (
         lambda: layers.BatchNormalization(synchronized=True),
         keras.optimizers.SGD,
-        *(2, 2),
+        (2, 2),
     ),
     "ema_overwrite_frequency=2 does not work with several replicas in one process": (
         layers.Flatten,
         partial(keras.optimizers.SGD, use_ema=True, ema_overwrite_frequency=2),
-        *(2, 1),
+        (2, 1),
     ),
     "leave it out of the optimizer and set micro_batches": (
         layers.Flatten,
         partial(keras.optimizers.SGD, gradient_accumulation_steps=2),
-        *(1, 2),
+        (1, 2),
     ),
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_works_in_one_piece_only_is_refused(words):
-    layer, optimizer, replicas, micro_batches = REFUSED[words]
+    layer, optimizer, (replicas, micro_batches) = REFUSED[words]
     with on(replicas):
         inputs = keras.Input((6,))
         model = bt.Model(inputs, layers.Dense(1)(layer()(inputs)), micro_batches=micro_batches)
