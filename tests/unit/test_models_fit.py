@@ -183,18 +183,6 @@ def test_a_call_with_one_batch_is_one_step_also_with_several_an_execution():
     assert distance(model, stepwise) < 1e-5
 
 
-@pytest.mark.usefixtures("each_reduction")
-def test_in_an_evaluation_too_a_sum_is_that_of_the_whole_batch():
-    def evaluated(replicas):
-        keras.utils.set_random_seed(1)
-        with on(replicas):
-            model = bt.Model.of(keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)]))
-            model.compile(ADAM(), keras.losses.MeanSquaredError(reduction="sum"))
-        return model.evaluate(DATA, verbose=0)
-
-    assert evaluated(4) == pytest.approx(evaluated(1), rel=1e-5)
-
-
 def test_the_end_of_a_dataset_of_unknown_size_counts_no_batch():
     """At the end TensorFlow still computes values known without a batch, for example a known batch size."""
     with on(2):

@@ -100,12 +100,6 @@ def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not
     assert not is_undecayed(keras.optimizers.AdamW.from_config(optimizer.get_config()), bias)
 
 
-def test_gradient_accumulation_raises_under_a_mirrored_strategy():
-    """keras issue 20582. Once fixed, `Model.train_step` need not refuse it with several replicas."""
-    with pytest.raises(RuntimeError, match="merge_call"):
-        trained(stock, DATA, partial(SGD, gradient_accumulation_steps=2), 2)
-
-
 def test_loss_scaling_looks_at_the_first_replica_only():
     """Once fixed, the step is skipped and the scale halved. `Model` still reduces once, for clipping."""
     x = X[:12].copy()
