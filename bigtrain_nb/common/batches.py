@@ -58,12 +58,21 @@ class ReplicaBatch:
         times = _times(self.examples_of_all, length, self.reduction.replicas)
         return replace(self, data=data, places=places, examples=length, weight=weight, part=part, times=times)
 
+    def update_metrics(self, y_pred, shown):
+        """Return the logs that a custom `compute_metrics` adds; add the names of all that it returns to ``shown``."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self.data)
+        logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        shown.update(logs)
+        of_metrics = self.model.get_metrics_result()
+        return {name: tf.convert_to_tensor(log) for name, log in logs.items() if name not in of_metrics}
+
     def by_examples(self, logs):
         """Return logs times the examples, for `means_of_logs`; other results are multiplied by `part`."""
         part, examples = tf.cast(self.part, tf.float32), tf.cast(self.examples, tf.float32)
         if self.weight is not None:
             part = tf.math.divide_no_nan(part * examples, tf.cast(self.weight, tf.float32))
-        return {name: tf.math.multiply_no_nan(log, part) for name, log in {**logs, _EXAMPLES: 1.0}.items()}
+        logs = {**logs, _EXAMPLES: 1.0}
+        return {name: tf.math.multiply_no_nan(tf.cast(log, tf.float32), part) for name, log in logs.items()}
 
 
 def means_of_logs(logs):

@@ -69,20 +69,16 @@ def _choose(at_least):
         print(f"{at_least} devices are requested, but only {here} available: using parts of the CPU", flush=True)
     cpu = tf.config.get_visible_devices("CPU")[0]
     parts = len(tf.config.get_logical_device_configuration(cpu) or [None])
-    if parts < at_least:
-        _split(cpu, at_least)
-        parts = at_least
-    return [f"CPU:{i}" for i in range(parts)]
-
-
-def _split(cpu, parts):
+    if parts >= at_least:
+        return [f"CPU:{i}" for i in range(parts)]
     try:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * parts)
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * at_least)
     except RuntimeError:
         raise RuntimeError(
-            f"TensorFlow is already initialized, so the CPU can no longer be split into {parts} devices: restart"
-            f" the kernel and call bt.devices(at_least={parts}) before anything else"
+            f"TensorFlow is already initialized, so the CPU can no longer be split into {at_least} devices: restart"
+            f" the kernel and call bt.devices(at_least={at_least}) before anything else"
         ) from None
+    return [f"CPU:{i}" for i in range(at_least)]
 
 
 _groups = count(1)

@@ -49,19 +49,16 @@ class GradientNoise:
         A piece of b of B examples is the part b / B, which is the weight of its square: for n pieces of any sizes, the
         mean is |G|² + tr(Σ) n / B on average.
         """
-        weights = self._model.trainable_variables
-        own = square_norms(gradients)
-        shards = [square for index, square in own.items() if is_shard(weights[index])]
-        whole = [square for index, square in own.items() if not is_shard(weights[index])]
+        square, square_of_shards = self._sums_of(square_norms(gradients))
         part = part_of_shards = tf.cast(part, tf.float32)
-        square_of_shards, counted = _sum(shards), 1
-        if shards:
+        counted = 1
+        if any(is_shard(self._model.trainable_variables[index]) for index in gradients):
             square_of_shards = sum_over_replicas(square_of_shards)
             part_of_shards = sum_over_replicas(tf.identity(part))  # their gradients are sums over the replicas
             counted = replicas  # equal on all replicas, and summed over them
         return tf.stack(
             [
-                tf.math.divide_no_nan(_sum(whole), part),
+                tf.math.divide_no_nan(square, part),
                 tf.math.divide_no_nan(square_of_shards, part_of_shards) / counted,
                 tf.cast(part > 0, tf.float32),
                 tf.cast(part_of_shards > 0, tf.float32) / counted,
@@ -71,16 +68,12 @@ class GradientNoise:
     def add(self, pieces, step, share):
         """Count a step: this replica's `PIECES`, and the global batch's step before clipping."""
         gradients = step["gradients"]
-        optimizer, weights = self._model.optimizer, self._model.trainable_variables
         pieces, examples = _of_all_replicas(pieces, share)
         small, count = tf.math.divide_no_nan(pieces[:2], step.get("left", 1.0)), pieces[2:]
 
-        squares = square_norms(gradients, share.reduction.are_shards(gradients))
-        shards = [square for index, square in squares.items() if is_shard(weights[index])]
-        whole = [square for index, square in squares.items() if not is_shard(weights[index])]
-        large = tf.stack([_sum(whole), _sum(shards)])
+        large = tf.stack(self._sums_of(square_norms(gradients, share.reduction.are_shards(gradients))))
 
-        unscaled = tf.square(tf.cast(optimizer.scale_loss(tf.constant(1.0)), tf.float32))
+        unscaled = tf.square(tf.cast(self._model.optimizer.scale_loss(tf.constant(1.0)), tf.float32))
         small, large = small / unscaled, large / unscaled
         covariance = tf.math.divide_no_nan((small - large) * examples, count - 1)
         true_square = large - covariance / examples
@@ -93,6 +86,13 @@ class GradientNoise:
             ]
         )
         self._sums.assign_add(of_the_step)
+
+    def _sums_of(self, squares):
+        """Return the sums of squared norms, {index: scalar}, of unsharded and of sharded weights."""
+        weights = self._model.trainable_variables
+        shards = [square for index, square in squares.items() if is_shard(weights[index])]
+        whole = [square for index, square in squares.items() if not is_shard(weights[index])]
+        return [tf.add_n(each) if each else tf.constant(0.0) for each in (whole, shards)]
 
 
 def _of_all_replicas(pieces, share):
@@ -123,10 +123,6 @@ def refuse_unmeasurable(model):
         f" {where}micro_batches=1 does not split it: set model.micro_batches to 2 or more"
         f"{'' if reduction.communicates_in_forward else ', or train on several replicas'}"
     )
-
-
-def _sum(numbers):
-    return tf.add_n(numbers) if numbers else tf.constant(0.0)
 
 
 def _where(condition, *numbers):

@@ -28,19 +28,21 @@ _KNOWN = {}
 """Results by id of a loss or model, for each kind of batch; kept as long as the object lives."""
 
 
-def unmasked_share(share, y_pred, watched):
+def unmasked_share(share, y_pred, sample_weight, watched, training):
     """Return the share of a `ReplicaBatch`'s weight that the mask of its loss keeps, a scalar of 0 to 1.
 
     The mean over pieces of their losses, weighted by weight times this share, is then the loss of the batch. It is None
-    without a mask, if losses are sums, and for several outputs, each with its own valid positions.
+    without a mask, if losses are sums, and for several outputs, each with its own valid positions. Before, refuse or
+    warn of losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`.
     """
-    if not _is_only_loss(y_pred, watched) or share.loss_reduction == "sum":
+    called = [one for one in watched if one.arguments is not None]
+    is_only_loss = len(called) == 1 and len(tf.nest.flatten(y_pred)) == 1
+    _check_losses(share, y_pred, sample_weight, called, is_only_loss, training)
+    if not is_only_loss or share.loss_reduction == "sum":
         return None
-    if watched[0].reduces and watched[0].is_one_number:  # it does not use masks
-        return None
-    (output,) = tf.nest.flatten(y_pred)
-    masks = [mask for mask in (mask_of(output), watched[0].mask) if mask is not None]
-    if not masks:
+    (loss,), (output,) = called, tf.nest.flatten(y_pred)
+    masks = [mask for mask in (mask_of(output), loss.mask) if mask is not None]
+    if not masks or (loss.reduces and loss.is_one_number):  # which does not use masks
         return None
     left = tf.cast(masks[0], tf.float32)
     for mask in masks[1:]:
@@ -54,19 +56,14 @@ def unmasked_share(share, y_pred, watched):
     return tf.math.divide_no_nan(tf.reduce_sum(counted * left), tf.reduce_sum(counted))
 
 
-def _is_only_loss(y_pred, watched):
-    return len(watched) == 1 and len(tf.nest.flatten(y_pred)) == 1
-
-
-def check_losses(share, y_pred, sample_weight, watched, training):
-    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; see `losses_watched`."""
+def _check_losses(share, y_pred, sample_weight, called, is_only_loss, training):
     model, kind = share.model, share.loss_reduction
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
-    shapes = [each.shape for one in watched for each in _predictions(one)]
-    refuse_outputs_of_pairs(model, x, y_pred, shapes, training)
-    for loss in watched:
+    predictions = [each for loss in called for each in tf.nest.flatten(loss.arguments[1])]
+    refuse_outputs_of_pairs(model, x, y_pred, [each.shape for each in predictions if each.shape.rank], training)
+    for loss in called:
         _check_values(share, loss)
-    if not watched and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
+    if not called and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
         _warn(
             model,
             "its custom compute_loss is called for each micro-batch and replica, and the results are averaged. This is"
@@ -75,7 +72,7 @@ def check_losses(share, y_pred, sample_weight, watched, training):
             " examples in y instead. If it compares examples, leave out micro_batches and train on one device",
         )
     layers = layers_that_add_losses(model) if model.losses else []
-    ignoring = [loss.name for loss in watched if loss.mask is not None]
+    ignoring = [loss.name for loss in called if loss.mask is not None]
     is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and _has_mask(y_pred))
     adding = [layer.name for layer in layers if is_weighted or not adds_a_mean_only(layer)]
     if adding:
@@ -90,7 +87,7 @@ def check_losses(share, y_pred, sample_weight, watched, training):
             'with reduction "sum", regularizers and add_loss would be counted once per micro-batch: use'
             ' "sum_over_batch_size"'
         )
-    if kind == "sum" or not watched or _is_only_loss(y_pred, watched):
+    if kind == "sum" or not called or is_only_loss:
         return
     if not ignoring and (not _has_mask(y_pred) or (kind == "mean_with_sample_weight" and sample_weight is not None)):
         return
@@ -107,79 +104,56 @@ def _has_mask(y_pred):
     return any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
 
 
-def _predictions(loss):
-    return [each for each in tf.nest.flatten(loss.arguments[1]) if each.shape.rank]
+REFUSED = {
+    "changes variables": "{name} updates its own variables in each call, but micro-batches and replicas call it more"
+    " often, each with a part of the batch. Update them in a callback or a layer, or leave out micro_batches and train"
+    " on one device",
+    "several numbers": "{name} overrides __call__ and returns the shape {details}, where Keras expects a scalar: it"
+    " would sum the gradients of several values, but average over micro-batches and replicas. Override call instead and"
+    " return one value for each example, or let __call__ return their mean",
+    "adds up": "{name} grows with batch size, like a sum or a sum divided by the global batch size, so averaging over"
+    " micro-batches and replicas is wrong. Return one value for each example, and Keras averages them; or declare that"
+    ' it is a sum: make it a keras.losses.Loss with reduction="sum"',
+    "pairs": "{name} returns the shape {details}: values for pairs of examples. Micro-batches and replicas have only"
+    " the pairs within them, so their mean is not that of the batch. If pairs are not intended, give targets the shape"
+    " of the outputs: (N,) against (N, 1) makes (N, N). If they are, leave out micro_batches and train on one device",
+}
+WARNED = {
+    "depends on others": "{name} of an example depends on the others in the batch, but a micro-batch or a replica has"
+    " fewer of them. Leave out micro_batches and train on one device, or compute it from each example alone",
+    "one number": "{name} is one number for a batch, not one for each example, so it is computed for each micro-batch"
+    " and replica, and averaged. The average is the loss of the batch only if the number is a mean over examples."
+    " Return one value for each example, set its axis if it has one, or leave out micro_batches and train on one"
+    " device",
+    "not examined": "{name} could not be examined with random inputs ({details}). Its mean over micro-batches and"
+    " replicas is that of the batch if it returns one value for each example that depends on no other example",
+}
+"""What a model says of a kind of loss, with the loss's ``name`` and ``details`` of the kind."""
 
 
 def _check_values(share, loss):
-    """Refuse a loss that is an undeclared sum, of pairs, or stateful; warn of one not per example or not examinable."""
-    model = share.model
-    if not loss.is_one_number and not loss.is_own and not _reduces_examples(loss):
-        if loss.name.lower() == "circle":
-            _warn_of_other_examples(model, loss)
+    """Refuse, or warn of, a loss by its kind: that of its values, or "depends on others" for Keras' Circle."""
+    if loss.is_one_number or loss.is_own or _reduces_examples(loss):
+        kind, details = _known_of(share, loss)
+    elif loss.name.lower() == "circle":
+        kind, details = "depends on others", None
+    else:
         return
-    found, words = _known_of(share, loss)
-    if found == "changes variables":
-        raise ValueError(
-            f"{model.name}: {loss.name} updates its own variables in each call, but micro-batches and replicas call it"
-            " more often, each with a part of the batch. Update them in a callback or a layer,"
-            " or leave out micro_batches and train on one device"
-        )
-    if found == "several numbers":
-        raise ValueError(
-            f"{model.name}: {loss.name} overrides __call__ and returns the shape {loss.shape}, where Keras expects a"
-            " scalar: it would sum the gradients of several values, but average over micro-batches and replicas."
-            " Override call instead and return one value for each example, or let __call__ return their mean"
-        )
-    if found == "adds up":
-        if share.loss_reduction != "sum":
-            raise ValueError(
-                f"{model.name}: {loss.name} grows with batch size, like a sum or a sum divided by the global"
-                " batch size, so averaging over micro-batches and replicas is wrong. Return one value for each example,"
-                " and Keras averages them; or declare that it is a sum: make"
-                ' it a keras.losses.Loss with reduction="sum"'
-            )
-    elif found == "pairs":
-        raise ValueError(
-            f"{model.name}: {loss.name} returns the shape {words}: values for pairs of examples. Micro-batches"
-            " and replicas have only the pairs within them, so their mean is not that of the batch. If pairs are not"
-            " intended, give targets the shape of the outputs: (N,) against (N, 1) makes (N, N). If they are,"
-            " leave out micro_batches and train on one device"
-        )
-    elif found == "depends on others":
-        _warn_of_other_examples(model, loss)
-    elif loss.is_one_number or found == "one number":
-        _warn(
-            model,
-            f"{loss.name} is one number for a batch, not one for each example, so it is computed for each micro-batch"
-            " and replica, and averaged. The average is the loss of the batch only if the number is a mean over"
-            " examples. Return one value for each example, set its axis if it has one, or leave out micro_batches and"
-            " train on one device",
-        )
-    elif found == "not examined":
-        _warn_of_unexamined(model, loss, words)
+    if kind == "adds up" and share.loss_reduction == "sum":
+        return
+    words = {"name": loss.name, "details": details}
+    if kind in REFUSED:
+        raise ValueError(f"{share.model.name}: {REFUSED[kind].format(**words)}")
+    if loss.is_one_number and kind != "depends on others":
+        kind = "one number"
+    if kind in WARNED:
+        _warn(share.model, WARNED[kind].format(**words))
 
 
 def _reduces_examples(loss):
     """Return whether the ``axis`` of a Keras loss, such as Dice, includes the examples."""
     settings = {**vars(loss.loss), **getattr(loss.loss, "_fn_kwargs", {})}
     return bool({0, -loss.arguments[1].shape.rank} & set(np.ravel(settings.get("axis"))))
-
-
-def _warn_of_other_examples(model, loss):
-    _warn(
-        model,
-        f"{loss.name} of an example depends on the others in the batch, but a micro-batch or a replica has fewer of"
-        " them. Leave out micro_batches and train on one device, or compute it from each example alone",
-    )
-
-
-def _warn_of_unexamined(model, loss, why):
-    _warn(
-        model,
-        f"{loss.name} could not be examined with random inputs ({why}). Its mean over micro-batches and replicas is"
-        " that of the batch if it returns one value for each example that depends on no other example",
-    )
 
 
 def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
@@ -192,29 +166,34 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
     asked = [len(outputs) == 1 or any(output.shape == shape for shape in shapes) for output in outputs]
     if not shapes or not any(asked):
         return
+
+    def warn_of_unexamined(why):
+        _warn(
+            model,
+            f"whether its outputs are for pairs of examples could not be examined ({why}). If they are, leave out"
+            " micro_batches and train on one device",
+        )
+
     lengths, of_lengths = _shapes_of_two_lengths(model, x, training)
     if isinstance(of_lengths, str):
-        _warn_of_unexamined_outputs(model, of_lengths)
+        warn_of_unexamined(of_lengths)
         return
     few, many = of_lengths
     if not len(few) == len(many) == len(outputs):
-        _warn_of_unexamined_outputs(model, f"it has {len(outputs)} in a step, but {len(few)} when examined")
+        warn_of_unexamined(f"it has {len(outputs)} in a step, but {len(few)} when examined")
         return
     sizes_are_known = all(value.shape[1:].is_fully_defined() for value in _tensors(x) if value.shape.rank != 0)
     for one, other, is_asked in zip(few, many, asked, strict=True):
         if not is_asked:
             continue
-        if one.rank is None or one.rank != other.rank:
-            _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
-            continue
-        pairs = list(zip(one, other, strict=True))
+        pairs = list(zip(one, other, strict=True)) if one.rank is not None and one.rank == other.rank else None
         if pairs and None not in pairs[0] and pairs[0][1] * lengths[0] != pairs[0][0] * lengths[1]:
             what = "the first axis is not a multiple of the examples"
-        elif any(size != size_of_more for size, size_of_more in pairs[1:]):
+        elif pairs and any(size != size_of_more for size, size_of_more in pairs[1:]):
             what = "an axis other than the first changes with their number"
         else:
-            if sizes_are_known and any(None in pair for pair in pairs):
-                _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
+            if pairs is None or (sizes_are_known and any(None in pair for pair in pairs)):
+                warn_of_unexamined(f"it returns the shape {one} for {lengths[0]} examples")
             continue
         names = " and ".join(name for name, _ in named_tensors((x,)))
         raise ValueError(
@@ -223,14 +202,6 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
             " device; or make a tensor without a row for each example, such as a table, a weight or a"
             " constant of the model"
         )
-
-
-def _warn_of_unexamined_outputs(model, why):
-    _warn(
-        model,
-        f"whether its outputs are for pairs of examples could not be examined ({why}). If they are, leave out"
-        " micro_batches and train on one device",
-    )
 
 
 def _shapes_of_two_lengths(model, x, training):
@@ -242,18 +213,14 @@ def _shapes_of_two_lengths(model, x, training):
     known = _known(model)
     kind = training, repr(keras.tree.map_structure(lambda value: _of_length(value, None), x))
     if kind not in known:
-        known[kind] = _asked_for_two_lengths(model, x, training)
+        length = next((value.shape[0] for value in _tensors(x) if value.shape.rank), None) or 12
+        length *= 1 + length % 2
+        lengths = length, 2 * length
+        try:
+            known[kind] = lengths, _shapes_for(model, x, lengths, training)
+        except Exception as error:  # a custom model may not accept this batch
+            known[kind] = lengths, first_sentence(error)
     return known[kind]
-
-
-def _asked_for_two_lengths(model, x, training):
-    length = next((value.shape[0] for value in _tensors(x) if value.shape.rank), None) or 12
-    length *= 1 + length % 2
-    lengths = length, 2 * length
-    try:
-        return lengths, _shapes_for(model, x, lengths, training)
-    except Exception as error:  # a custom model may not accept this batch
-        return lengths, first_sentence(error)
 
 
 def _tensors(x):
@@ -266,7 +233,7 @@ def _of_length(value, length):
     return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
 
 
-@tf.autograph.experimental.do_not_convert  # else a tf.function around the step would convert the thread, and warn
+@tf.autograph.experimental.do_not_convert
 def _shapes_for(model, x, lengths, training):
     """Return the shapes of a model's outputs for each batch size."""
 
@@ -276,8 +243,7 @@ def _shapes_for(model, x, lengths, training):
             call = tf.function(lambda x: outputs_of(model, x, training), autograph=False)
             return [output.shape for output in tf.nest.flatten(call.get_concrete_function(specs).structured_outputs)]
 
-    with ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
-        return list(thread.map(traced, lengths))
+    return [_in_thread(traced, length) for length in lengths]
 
 
 def _warn(model, words):
@@ -307,22 +273,19 @@ def _known_of(share, loss):
 
 
 def _found_out(share, loss):
+    """Return the kind of a loss, a key of `REFUSED` or `WARNED`, "mean", or "each" for one value per example; details.
+
+    Random inputs show it; a loss that changes variables or calls Python functions is not called with them.
+    """
     try:
         if loss.changes_variables():
             return "changes variables", None
         if loss.calls_python():
             return "not examined", "it calls Python functions in a step, which may change state"
-    except Exception as error:  # an eager-only function is not called with random inputs
+    except Exception as error:  # an eager-only function
         return "not examined", first_sentence(error)
     if loss.reduces and len(loss.shape) > 0:
-        return "several numbers", None
-    return _kind_from_random_inputs(share, loss)
-
-
-def _kind_from_random_inputs(share, loss):
-    """Return the kind of a loss by random inputs, and details: "adds up", "pairs" and the shape, "one number", "depends
-    on others", "mean", "each" for one value per example; "not examined" and why.
-    """
+        return "several numbers", loss.shape
     why = None
     for labels in LABELS:
         try:
@@ -335,9 +298,8 @@ def _kind_from_random_inputs(share, loss):
 def _compared(share, loss, labels):
     """Return the kind of a loss, from its values for two pieces and for both together, and details."""
     piece, other = _drawn(loss.arguments, labels, seed=1), _drawn(loss.arguments, labels[-1:], seed=2)
-    of_piece, again, of_other, together, doubled = _values_in_thread(
-        loss.call, piece, piece, other, _concatenate(piece, other), _concatenate(piece, piece)
-    )
+    pieces = piece, piece, other, _concatenate(piece, other), _concatenate(piece, piece)
+    of_piece, again, of_other, together, doubled = _in_thread(_values, loss.call, *pieces)
     if not all(np.isfinite(each).all() for each in (of_piece, of_other, together)):
         raise _NotExamined("it is not finite")
     if of_piece.shape != again.shape or not _equal(of_piece, again):
@@ -346,13 +308,12 @@ def _compared(share, loss, labels):
         return "pairs", f"{of_piece.shape} for {len(tf.nest.flatten(piece)[0])} examples"
     if of_piece.ndim and len(together) == 2 * len(of_piece):
         return ("each" if _equal(together[: len(of_piece)], of_piece) else "depends on others"), None
-    here, *twice = _values_on_replica(
-        loss.call, *([piece, _concatenate(piece, piece)] if share.micro_batches > 1 else [piece])
-    )
+    with tf.init_scope():  # on this replica, where it can read the number of replicas
+        here, *twice = _values(loss.call, piece, *([_concatenate(piece, piece)] if share.micro_batches > 1 else []))
     pairs = [(each, 2) for each in twice]
     replicas = share.reduction.replicas
     if replicas > 1:
-        pairs.append((_values_in_thread(loss.call, _concatenate(*[piece] * replicas))[0], replicas))
+        pairs.append((_in_thread(_values, loss.call, _concatenate(*[piece] * replicas))[0], replicas))
     if of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here):
         return "adds up", None
     is_mean = of_piece.ndim == 0 and _equal(together, (of_piece + of_other) / 2)
@@ -385,21 +346,11 @@ def _concatenate(*pieces):
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *pieces)
 
 
-@tf.autograph.experimental.do_not_convert
-def _values_in_thread(call, *pieces):
-    """Return a loss's value for each piece, in a separate thread, outside graphs and strategies."""
-
-    def values():
-        return _values(call, *pieces)
-
+@tf.autograph.experimental.do_not_convert  # else a tf.function around the step would convert the thread, and warn
+def _in_thread(function, *arguments):
+    """Return ``function(*arguments)``, called outside of graphs and strategies."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(values).result()
-
-
-def _values_on_replica(call, *pieces):
-    """Return a loss's value for each piece on this replica, where it can read the number of replicas."""
-    with tf.init_scope():
-        return _values(call, *pieces)
+        return thread.submit(function, *arguments).result()
 
 
 def _values(call, *pieces):

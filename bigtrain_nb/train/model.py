@@ -63,7 +63,7 @@ from bigtrain_nb.common.replicas import (
 )
 from bigtrain_nb.train.data_order import SharedDataOrder
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
-from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, unmasked_share
+from bigtrain_nb.train.loss_reduction import refuse_outputs_of_pairs, unmasked_share
 from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_python_loop
 from bigtrain_nb.train.reduction import reduction_class, reduction_for
@@ -215,7 +215,7 @@ class Model(keras.Model):
         """Set an attribute; a new value of a setting takes effect at the next `fit`."""
         if name in SETTINGS:
             value = checked(self, {name: value})[name]
-            self.train_function = None
+            self.train_function = self.test_function = self.predict_function = None
         super().__setattr__(name, value)
 
     @property
@@ -280,9 +280,8 @@ class Model(keras.Model):
         """Train on one replica's share of the global batch; return the metrics."""
         if overriding(self, "train_step", behind=Model):
             return super().train_step(data)
-        share = self._share_of_batch(data, training=True)
+        share, shown = self._share_of_batch(data, training=True), set()
         with self._at_work(share):
-            shown = set()
             in_step = share.reduction.replicas > 1 and bool(assigned_together(self))
             step = sum_over_micro_batches(partial(self._forward_and_gradients, shown), share, in_step)
         pieces = step["logs"].pop(PIECES, None)
@@ -290,8 +289,8 @@ class Model(keras.Model):
         if self._noise is not None:
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
-        of_step = means_of_logs(step["logs"]) if step["logs"] else {}
-        logs = {**of_step, **{name: log for name, log in self.get_metrics_result().items() if name in shown}}
+        logs = means_of_logs(step["logs"]) if step["logs"] else {}
+        logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
@@ -306,7 +305,7 @@ class Model(keras.Model):
         if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
             build_like_fit(self, data, with_optimizer=training)
             if in_pieces:
-                _refuse_unsplittable(self)  # a MultiOptimizer may know its optimizers only now
+                _refuse_optimizer(self)  # a MultiOptimizer may know its optimizers only now
         return self.replica_reduction.share(data, training)
 
     @contextmanager
@@ -321,50 +320,37 @@ class Model(keras.Model):
         with share.reduction.step_context(), there, losses:
             yield
 
-    def _forward_and_gradients(self, names, share):
+    def _forward_and_gradients(self, shown, share):
         """Return the loss, gradients and logs of a share, times its part of the batch; update the metrics.
-
-        The names of logs from `compute_metrics` are added to the set ``names``.
 
         The loss is multiplied by the part before differentiation, so the sum over micro-batches is the share's mean.
         """
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
-        # Forward
         with tf.GradientTape() as tape:
-            y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=True)
-            left = None
-            if share.is_partial:
-                check_losses(share, y_pred, sample_weight, watched, training=True)
-                left = unmasked_share(share, y_pred, watched)
+            y_pred, loss, left = self._outputs_and_loss(share, training=True)
             counts = share.part if left is None else left * tf.cast(share.part, left.dtype)
             loss = tf.math.multiply_no_nan(loss, tf.cast(counts * share.loss_factor, loss.dtype))
             scaled_loss = self.optimizer.scale_loss(loss)
-
-        # Gradients
         weights = self.trainable_variables
         gradients = {}
         for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
             if gradient is not None:
                 gradients[index] = dense(gradient, weights[index])
-
-        # Logs that are not metrics
-        shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        names.update(shown)
-        of_metrics = self.get_metrics_result()
-        others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
+        others = share.update_metrics(y_pred, shown)
         logs = share.by_examples(others) if others else {}
         if self._noise is not None:
             logs[PIECES] = self._noise.micro_batch_squares(gradients, counts, share.reduction.replicas)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
         return step if left is None else {**step, "left": counts}
 
-    def _outputs_and_loss(self, share, x, y, sample_weight, training):
-        """Return the outputs for a share, its loss, and the results of `losses_watched` for called losses."""
+    def _outputs_and_loss(self, share, training):
+        """Return the outputs for a share, its loss, and `unmasked_share`."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
         with in_own_step(self):
             y_pred = outputs_of(self, x, training)
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
-        return y_pred, as_scalar(loss), [one for one in watched if one.arguments is not None]
+        left = unmasked_share(share, y_pred, sample_weight, watched, training) if share.is_partial else None
+        return y_pred, as_scalar(loss), left
 
     def _update(self, step, share):
         """Apply the global batch's gradients, the same on every replica, and track its loss."""
@@ -381,46 +367,31 @@ class Model(keras.Model):
         """Evaluate one replica's share of the global batch; return the metrics."""
         if overriding(self, "test_step", behind=Model):
             return super().test_step(data)
-        share = self._share_of_batch(data, training=False)
+        share, shown = self._share_of_batch(data, training=False), set()
+
+        def of_share():
+            y_pred, loss, left = self._outputs_and_loss(share, training=False)
+            found = {"loss": loss, "logs": share.update_metrics(y_pred, shown)}
+            return found if left is None else {**found, "left": left}
+
         with self._at_work(share):  # as in training, the end of the data is not a batch
-            shown = set()
-            logs = self._evaluate(share, shown)
+            found = self._evaluated(of_share, share)
+            weight, factor = _weight_in_evaluation(share, found.get("left"))
+            loss = found["loss"] * tf.cast(factor, found["loss"].dtype)
+            loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # otherwise not finite
+            self._loss_tracker.update_state(loss, sample_weight=weight)
+            logs = _for_mean_over_replicas(found["logs"], share)
         logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
         return logs_to_reduce(logs, self.distribute_strategy)
 
-    def _evaluate(self, share, names):
-        """Update the metrics, except for an empty share, whose means are not finite; return the other logs.
-
-        The names of logs from `compute_metrics` are added to the set ``names``.
-        """
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
-
-        def of_share():
-            y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=False)
-            left = None
-            if share.is_partial:
-                check_losses(share, y_pred, sample_weight, watched, training=False)
-                left = unmasked_share(share, y_pred, watched)
-            shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-            names.update(shown)
-            of_metrics = self.get_metrics_result()
-            logs = {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
-            found = {"loss": loss, "logs": logs}
-            return found if left is None else {**found, "left": left}
-
-        if not share.is_partial or share.reduction.communicates_in_forward or assigned_together(self):
-            found = of_share()
-        elif tf.executing_eagerly() and int(share.examples):
-            found = of_share()
-        else:
-            traced = tf.function(of_share, autograph=False).get_concrete_function()
-            zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
-            found = tf.cond(tf.greater(share.examples, 0), traced, lambda: zeros)
-        weight, factor = _weight_in_evaluation(share, found.get("left"))
-        loss = found["loss"] * tf.cast(factor, found["loss"].dtype)
-        loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # otherwise not finite
-        self._loss_tracker.update_state(loss, sample_weight=weight)
-        return _for_mean_over_replicas(found["logs"], share)
+    def _evaluated(self, of_share, share):
+        """Return ``of_share()``, or zeros for an empty share, whose means are not finite: its metrics stay."""
+        together = not share.is_partial or share.reduction.communicates_in_forward or assigned_together(self)
+        if together or (tf.executing_eagerly() and int(share.examples)):
+            return of_share()
+        traced = tf.function(of_share, autograph=False).get_concrete_function()
+        zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
+        return tf.cond(tf.greater(share.examples, 0), traced, lambda: zeros)
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
@@ -445,31 +416,25 @@ class Model(keras.Model):
     def fit(self, *args, **kwargs):
         given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
         callbacks = callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
-        _refuse_states_of_examples(self, self.micro_batches)  # before Keras calls it with a replica's share
         if several_workers(self.distribute_strategy):
             _refuse_shared_backups(self, callbacks)
-        with self._reading():
-            _refuse_other_strategy(self)
-            if self.compiled:
-                self.choose_reduction().refuse_callbacks(callbacks)
+        _refuse_other_strategy(self)
+        with self._reading(callbacks):
             return super().fit(*args, **kwargs)
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
-        _refuse_states_of_examples(self)
-        self.choose_reduction().refuse_callbacks(callbacks_in(kwargs.get("callbacks")))
-        with self._reading():
+        with self._reading(callbacks_in(kwargs.get("callbacks"))):
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
-        _refuse_states_of_examples(self)
-        self.choose_reduction().refuse_callbacks(callbacks_in(kwargs.get("callbacks")))
-        with self._reading(is_prediction=True):
+        with self._reading(callbacks_in(kwargs.get("callbacks")), is_prediction=True):
             return super().predict(*args, **kwargs)
 
-    def _reading(self, is_prediction=False):
+    def _reading(self, callbacks, is_prediction=False):
         """Return the context in which replicas can split batches, and several workers read the same batches."""
+        self.choose_reduction().refuse_callbacks(callbacks)
         strategy = self.distribute_strategy
         if several_workers(strategy) and self._orders is None:
             object.__setattr__(self, "_orders", SharedDataOrder(strategy))  # Keras tracks any other attribute
@@ -484,14 +449,8 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.test_on_batch)
     def test_on_batch(self, *args, **kwargs):
-        _refuse_states_of_examples(self)
         _refuse_sums_of_whole_batches(self, "test_on_batch", "evaluate")
         return super().test_on_batch(*args, **kwargs)
-
-    @_shown_as(keras.Model.predict_on_batch)
-    def predict_on_batch(self, *args, **kwargs):
-        _refuse_states_of_examples(self)
-        return super().predict_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
         """Make the function that `fit` calls, ``train_function``.
@@ -500,26 +459,22 @@ class Model(keras.Model):
         keeps both traces, which more than doubles the time of the first step of two replicas.
         """
         self.choose_reduction()
-        _refuse_hidden_steps(self, self.state_in_place())
         optimizer, weights = self.optimizer, self.trainable_variables
         if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
-            _refuse_unsplittable(self)
-            _refuse_ema_overwrites(self)
-            _refuse_states_of_examples(self, self.micro_batches)
-            _refuse_spectral_normalization(self)
-            _refuse_synchronized_in_micro_batches(self)
+            _refuse_optimizer(self)
+            _refuse_layers(self)
         self._make_steps("train", super().make_train_function, force)
 
     def make_test_function(self, force=False):
         self.choose_reduction()
-        _refuse_hidden_steps(self, self.state_in_place())
         self._make_steps("test", super().make_test_function, force)
 
     def _make_steps(self, name, stock, force):
         """Make ``train_function`` or ``test_function``; by ``stock``, the Keras method, if its loop is enough."""
+        _refuse_hidden_steps(self, self.state_in_place())
         with _watched_step(self, f"{name}_step"):
             if self.jit_compile and not self.run_eagerly and self._distribute_strategy is None:
                 several_steps = partial(steps_in_one_program, trains=name == "train")
@@ -532,6 +487,7 @@ class Model(keras.Model):
 
     def make_predict_function(self, force=False):
         self.choose_reduction()
+        _refuse_states_of_examples(self)
         super().make_predict_function(force)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -540,6 +496,7 @@ class Model(keras.Model):
         """
         if self._distribute_strategy is None:
             return
+        _refuse_states_of_examples(self)  # before Keras calls it with a replica's share
         if iterator is not None:
             *_, epoch = next(iter(iterator))  # preceded by the step's number, or two numbers in newer Keras
             data_batch = next(epoch, None)
@@ -587,19 +544,17 @@ class Model(keras.Model):
 
         Each of several workers writes a complete file and renames it: with one path, the last one remains.
         """
-        if zipped is not None:
-            kwargs["zipped"] = zipped
-        self._save_once(super().save, filepath, overwrite, kwargs)
+        save = partial(super().save, zipped=zipped, **kwargs)
+        self._save_once(save, filepath, overwrite, makes_folder=zipped is False)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None):
         """Save like `keras.Model.save_weights`, replacing the old file as `save` does."""
-        kwargs = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
-        self._save_once(super().save_weights, filepath, overwrite, kwargs)
+        save = partial(super().save_weights, max_shard_size=max_shard_size)
+        self._save_once(save, filepath, overwrite, makes_folder=max_shard_size is not None)
 
-    def _save_once(self, save, filepath, overwrite, kwargs):
+    def _save_once(self, save, filepath, overwrite, makes_folder):
         several = several_workers(self.distribute_strategy)
         is_file = str(filepath).endswith((".keras", ".h5", ".hdf5")) and "://" not in str(filepath)
-        makes_folder = kwargs.get("zipped") is False or kwargs.get("max_shard_size") is not None
         if several and makes_folder:
             raise ValueError(
                 "several workers save a single file: leave out zipped=False and max_shard_size, or save in one process"
@@ -607,9 +562,9 @@ class Model(keras.Model):
         if several and not overwrite:
             raise ValueError("several workers cannot ask before they overwrite a file: leave out overwrite=False")
         if not is_file or makes_folder or (not overwrite and os.path.exists(filepath)):
-            save(filepath, overwrite, **kwargs)  # a store that shows only complete objects, or asks the user first
+            save(filepath, overwrite)  # a store that shows only complete objects, or asks the user first
         else:
-            self.replica_reduction.save(filepath, lambda path: save(path, **kwargs))
+            self.replica_reduction.save(filepath, save)
 
 
 for _name, _default in SETTINGS.items():  # for models made by another constructor
@@ -718,21 +673,17 @@ def _asked_for(model, settings):
     return f"{replicas} replicas" if replicas > 1 else None
 
 
-_STEP_ALTERNATIVE = (
-    "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y,"
-    " y_pred, sample_weight) for other logs, instead; or train the model as it is, on one device and without"
-    " settings"
-)
-
-
-_OF_SEVERAL_OPTIMIZERS = (
-    "a step with several optimizers, as in a GAN, cannot be written as one loss. Train the model as it is, on one"
-    " device and without settings; to save memory there, apply bt.recompute to its networks"
-)
-
-
 def _step_alternative(model):
-    return _OF_SEVERAL_OPTIMIZERS if len(optimizers_of(model)) > 1 else _STEP_ALTERNATIVE
+    if len(optimizers_of(model)) > 1:
+        return (
+            "a step with several optimizers, as in a GAN, cannot be written as one loss. Train the model as it is, on"
+            " one device and without settings; to save memory there, apply bt.recompute to its networks"
+        )
+    return (
+        "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y,"
+        " y_pred, sample_weight) for other logs, instead; or train the model as it is, on one device and without"
+        " settings"
+    )
 
 
 def _refuse_hidden_steps(model, settings):
@@ -774,17 +725,26 @@ def _watched_step(model, name):
             vars(model)[name] = own
 
 
-def _refuse_unsplittable(model):
-    """Raise ValueError for features that do not work with several micro-batches or replicas.
+def _refuse_optimizer(model):
+    """Raise ValueError for an optimizer that does not work with several micro-batches or replicas.
 
-    These are an optimizer that accumulates gradients itself, and float8 scales, which Keras passes as gradients but
-    which must not be summed.
+    It accumulates gradients itself, overwrites weights in a step, or gets float8 scales, which Keras passes as
+    gradients but which must not be summed.
     """
-    if any(getattr(one, "gradient_accumulation_steps", None) for one in parts_of(model.optimizer)):
-        raise ValueError(
-            "gradient_accumulation_steps works only on one device and without micro_batches: leave it out of the"
-            " optimizer and set micro_batches of the model"
-        )
+    in_one_process = model.replica_reduction.replicas > 1 and not several_workers(model.distribute_strategy)
+    for one in parts_of(model.optimizer):
+        if getattr(one, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "gradient_accumulation_steps works only on one device and without micro_batches: leave it out of the"
+                " optimizer and set micro_batches of the model"
+            )
+        frequency = getattr(one, "ema_overwrite_frequency", None)
+        if frequency and in_one_process:
+            raise ValueError(
+                f"ema_overwrite_frequency={frequency} does not work with several replicas in one process, whose weights"
+                " TensorFlow cannot overwrite within a step: leave it out, and the averages replace the weights"
+                " at the end of fit"
+            )
     if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
         raise ValueError("float8 works only on one device and without micro_batches")
 
@@ -795,18 +755,6 @@ def _refuse_sums_of_whole_batches(model, name, instead):
         raise ValueError(
             f'{name} gives every replica the full batch, so a loss with reduction "sum" would count each example'
             f' {replicas} times: use {instead}, or "sum_over_batch_size"'
-        )
-
-
-def _refuse_ema_overwrites(model):
-    frequencies = [getattr(one, "ema_overwrite_frequency", None) for one in parts_of(model.optimizer)]
-    frequency = next(filter(None, frequencies), None)
-    in_one_process = model.replica_reduction.replicas > 1 and not several_workers(model.distribute_strategy)
-    if frequency and in_one_process:
-        raise ValueError(
-            f"ema_overwrite_frequency={frequency} does not work with several replicas in one process, whose weights"
-            " TensorFlow cannot overwrite within a step: leave it out, and the averages replace the weights"
-            " at the end of fit"
         )
 
 
@@ -822,21 +770,19 @@ def _refuse_states_of_examples(model, micro_batches=1):
             )
 
 
-def _refuse_spectral_normalization(model):
+def _refuse_layers(model):
+    """Raise ValueError for layers that do not work with several micro-batches or replicas, or not with both."""
+    _refuse_states_of_examples(model, model.micro_batches)
     for layer in layers_within(model):
         if isinstance(layer, keras.layers.SpectralNormalization):
             raise ValueError(
                 f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and micro-batches and"
                 " replicas change the number of passes: it works only on one device and without micro_batches"
             )
-
-
-def _refuse_synchronized_in_micro_batches(model):
-    if model.micro_batches == 1 or model.replica_reduction.replicas == 1:
-        return
-    for layer in synchronized_layers(model):
-        raise ValueError(
-            f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
-            " every replica, but one with a smaller share of the batch has fewer micro-batches. Leave it out (moving"
-            " statistics are averaged anyway) or use GroupNormalization"
-        )
+    if model.micro_batches > 1 and model.replica_reduction.replicas > 1:
+        for layer in synchronized_layers(model):
+            raise ValueError(
+                f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
+                " every replica, but one with a smaller share of the batch has fewer micro-batches. Leave it out"
+                " (moving statistics are averaged anyway) or use GroupNormalization"
+            )

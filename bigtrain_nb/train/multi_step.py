@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import contextmanager
+from itertools import groupby
 
 from bigtrain_nb.common.keras_compat import build_like_fit, traced_for_each_shape
 from bigtrain_nb.common.quiet import keras, tf
@@ -20,7 +21,7 @@ def steps_in_one_program(model, step, trains):
     logs are those of the last step, as in Keras.
     """
     one_step = traced_for_each_shape(step)
-    converted = converting_optionals(model, lambda batch: batch)
+    converted = model._autoconvert_optionals(lambda batch: batch)  # private: Keras
 
     @traced_for_each_shape
     def several_steps(batches, count):
@@ -52,7 +53,8 @@ def steps_in_one_program(model, step, trains):
         if not compiled:
             build_like_fit(model, batches[0], trains)  # otherwise variables are made in tracing
         logs = None
-        for alike in _runs_of_one_shape(batches):
+        for _, of_one_shape in groupby(batches, _shapes):
+            alike = list(of_one_shape)
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:
                 logs = run(one_step, alike[0])
             else:
@@ -97,17 +99,6 @@ def _unstacked(batches, number):
     return keras.tree.map_structure(lambda stack: None if stack is None else stack[number], batches)
 
 
-def _runs_of_one_shape(batches):
-    """Return lists of consecutive batches with the same shapes."""
-    runs = []
-    for batch in batches:
-        if runs and _shapes(batch) == _shapes(runs[-1][0]):
-            runs[-1].append(batch)
-        else:
-            runs.append([batch])
-    return runs
-
-
 def _shapes(batch):
     return [(tuple(value.shape), value.dtype) for value in keras.tree.flatten(batch) if value is not None]
 
@@ -119,7 +110,7 @@ def steps_in_python_loop(model, step):  # private: Keras
     value of a placeholder. The logs are those of the last step, as in Keras.
     """
     strategy = model.distribute_strategy
-    step = converting_optionals(model, step)
+    step = model._autoconvert_optionals(step)
 
     def on_batch(data):
         logs = strategy.run(step, args=(data,))
@@ -148,8 +139,3 @@ def steps_in_python_loop(model, step):  # private: Keras
         return logs
 
     return execution
-
-
-def converting_optionals(model, step):  # private: Keras
-    """Return a step that receives None for missing values of a batch, as Keras functions do."""
-    return model._autoconvert_optionals(step)

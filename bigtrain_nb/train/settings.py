@@ -19,10 +19,6 @@ class Settings(TypedDict, total=False):
     reduce_dtype: str
 
 
-def _micro_batches(model, value):
-    return integer("micro_batches", value, 1)
-
-
 def _shard_optimizer(model, value):
     if switch("shard_optimizer", value) and model is not None and model.distribute_strategy.num_replicas_in_sync == 1:
         raise ValueError(
@@ -40,15 +36,11 @@ def _fully_shard(model, value):
     return Listed(value) if isinstance(value, list | tuple) else value
 
 
-def _reduce_dtype(model, value):
-    return one_of("reduce_dtype", value, ("float32", "bfloat16"))
-
-
 _EACH = {  # (default, function that returns the value to keep, or raises ValueError or TypeError)
-    "micro_batches": (1, _micro_batches),
+    "micro_batches": (1, lambda _, value: integer("micro_batches", value, 1)),
     "shard_optimizer": (False, _shard_optimizer),
     "fully_shard": (None, _fully_shard),
-    "reduce_dtype": ("float32", _reduce_dtype),
+    "reduce_dtype": ("float32", lambda _, value: one_of("reduce_dtype", value, ("float32", "bfloat16"))),
 }
 SETTINGS = {name: default for name, (default, _) in _EACH.items()}
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""

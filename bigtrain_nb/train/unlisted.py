@@ -35,42 +35,31 @@ _NOT_FOLLOWED = ("_self_", "_inbound", "_outbound", "_compile_config", "_compile
 def unlisted_variables(model):
     """Return {where: `tf.Variable`} of a model, its layers and its losses, without those in Keras' lists.
 
-    The order is the same for the same model. The model's metrics and optimizers are excluded.
+    The order is the same for the same model: objects and their contents, depth first. The model's metrics and
+    optimizers are excluded.
     """
-    return _Search(model).found
-
-
-class _Search:
-    def __init__(self, model):
-        layers = layers_within(model)
-        optimizers = optimizers_of(model).values()
-        listed = [*model.variables, *model.metrics_variables]
-        for optimizer in optimizers:
-            listed += optimizer.variables
-        metrics = [metric for layer in layers for metric in vars(layer).get("_metrics", [])]
-        self._kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
-        self._seen = set(map(id, self._kept))  # kept alive, so that ids are not reused
-        self.found = {}
-        for layer in layers:
-            self._follow([(value, (layer.name, name)) for value, name in _held_by(layer)])
-
-    def _follow(self, found):
-        """Search objects and their contents, depth first.
-
-        A location is a name, or a pair of the holder's location and a name.
-        """
-        stack = found[::-1]
+    layers, optimizers = layers_within(model), optimizers_of(model).values()
+    listed = [*model.variables, *model.metrics_variables]
+    for optimizer in optimizers:
+        listed += optimizer.variables
+    metrics = [metric for layer in layers for metric in vars(layer).get("_metrics", [])]
+    kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
+    seen = set(map(id, kept))  # of objects that are kept alive, so that ids are not reused
+    found = {}
+    for layer in layers:
+        stack = [(value, (layer.name, name)) for value, name in _held_by(layer)][::-1]
         while stack:
-            thing, where = stack.pop()
-            if thing is None or isinstance(thing, bool | int | float | str | bytes) or id(thing) in self._seen:
+            thing, where = stack.pop()  # a location: a name, or a pair of the holder's location and a name
+            if thing is None or isinstance(thing, bool | int | float | str | bytes) or id(thing) in seen:
                 continue
-            self._seen.add(id(thing))
-            self._kept.append(thing)
+            seen.add(id(thing))
+            kept.append(thing)
             if isinstance(thing, tf.Variable):
                 text = _text(where)
-                self.found[f"{text}, the {len(self.found) + 1}th" if text in self.found else text] = thing
+                found[f"{text}, the {len(found) + 1}th" if text in found else text] = thing
             else:
                 stack += [(value, (where, name)) for value, name in _within(thing)][::-1]
+    return found
 
 
 def _within(thing):

@@ -1,11 +1,7 @@
 """Typical models of KerasHub, small and with random weights: a builder and a batch of data for each.
 
 GPT-2 has two blocks; one is enough for the others, which differ in the kind of block.
-
-`python hub_models.py` loads the models listed on its standard input, in a process that cannot import bigtrain_nb.
 """
-
-import sys
 
 import numpy as np
 import pytest
@@ -132,22 +128,3 @@ TASKS = {
     "BART": (bart, translations),
     "ViT": (vit, pictures),
 }
-
-
-def load_without_us():
-    """Load models without bigtrain_nb, and predict; each input line has three paths: model, inputs, outputs."""
-    sys.modules["bigtrain_nb"] = None  # makes its import raise
-    import keras
-    import keras_hub  # noqa: F401  (registers its classes with Keras)
-
-    for line in sys.stdin:
-        path, inputs, outputs = line.split()
-        model = keras.saving.load_model(path)
-        arrays = dict(np.load(inputs))
-        x = arrays["x"] if "x" in arrays else arrays
-        np.save(outputs, model.predict(x, verbose=0))
-        print(type(model).__name__, flush=True)
-
-
-if __name__ == "__main__":
-    load_without_us()

@@ -59,12 +59,11 @@ def cut_and_resumed(folder, epochs, make_callbacks, crash_after, **settings):
     return whole[1], again[1], lists
 
 
-@pytest.mark.parametrize("crash_after", [1 * BATCHES + 1, 3 * BATCHES + 1])
-def test_early_stopping_counts_over_epochs_and_a_restart(crash_after, tmp_path):
+def test_early_stopping_counts_over_epochs_and_a_restart(tmp_path):
     def stops():
         return [callbacks.EarlyStopping("loss", min_delta=100, patience=3)]
 
-    whole, again, _ = cut_and_resumed(tmp_path, 8, stops, crash_after)
+    whole, again, _ = cut_and_resumed(tmp_path, 8, stops, 3 * BATCHES + 1)
     assert whole.epoch == again.epoch == [0, 1, 2, 3]
     assert whole.history == again.history
     resume, left = fitted(tmp_path / "cut", 8, stops())
@@ -73,27 +72,21 @@ def test_early_stopping_counts_over_epochs_and_a_restart(crash_after, tmp_path):
     assert left.epoch == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_rate_falls_on_a_plateau_as_without_a_restart(tmp_path):
-    def falls():
-        return [callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=100)]
+def test_the_rate_the_best_so_far_and_the_log_are_those_of_one_fit(tmp_path):
+    def given():
+        plateau = callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=100)
+        best = callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "loss", save_best_only=True)
+        return [plateau, best, callbacks.CSVLogger(str(tmp_path / "log.csv"))]
 
-    def make(seed=1):
-        return model_of(seed=seed, optimizer=sgd())
+    def make():
+        return model_of(optimizer=sgd())
 
-    whole, again, _ = cut_and_resumed(tmp_path, 6, falls, 2 * BATCHES + 1, make=make)
+    whole, again, (of_whole, _, of_again) = cut_and_resumed(tmp_path, 6, given, 2 * BATCHES + 1, make=make)
     assert whole.history["learning_rate"] == again.history["learning_rate"]
     assert min(whole.history["learning_rate"]) < 0.02
-
-
-def test_the_best_so_far_is_known_after_a_restart_and_the_log_goes_on(tmp_path):
-    def keeps():
-        best = callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "loss", save_best_only=True)
-        return [best, callbacks.CSVLogger(str(tmp_path / "log.csv"))]
-
-    _, _, (whole, _, again) = cut_and_resumed(tmp_path, 3, keeps, 2 * BATCHES + 1)
-    assert again[0].best == whole[0].best
+    assert of_again[1].best == of_whole[1].best
     rows = (tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()
-    assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
+    assert [row.split(",")[0] for row in rows] == ["epoch", *map(str, range(6))]
 
 
 def test_rows_of_an_epoch_that_comes_again_are_written_once(tmp_path):
@@ -160,16 +153,15 @@ def test_what_was_never_finite_does_not_stand_in_the_way(tmp_path):
     assert "ckpt-1.index" in names(tmp_path)
 
 
-@pytest.mark.parametrize("crash_after", [4, BATCHES + 4])
-def test_epochs_of_unknown_length_are_trained_whole_after_a_restart(crash_after, tmp_path):
+def test_epochs_of_unknown_length_are_trained_whole_after_a_restart(tmp_path):
     expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=of_unknown_size)
-    cut(tmp_path / "cut", crash_after, epoch_of=of_unknown_size)
+    cut(tmp_path / "cut", BATCHES + 4, epoch_of=of_unknown_size)
     resume = Resume(tmp_path / "cut", model_of(seed=2))
     assert train(resume, epoch_of=of_unknown_size) == expected
     assert int(resume.model.optimizer.iterations) == EPOCHS * BATCHES
 
 
-def by_number(read, **how):
+def by_number(read):
     def make_epoch(epoch):
         def arrays(step):
             read.append((epoch, int(step)))
@@ -180,17 +172,16 @@ def by_number(read, **how):
             x, y = tf.numpy_function(arrays, [step], [tf.float32, tf.float32])
             return tf.ensure_shape(x, [None, 5]), tf.ensure_shape(y, [None, 1])
 
-        return tf.data.Dataset.range(BATCHES - 1).map(batch, **how)
+        return tf.data.Dataset.range(BATCHES - 1).map(batch, num_parallel_calls=2)
 
     return make_epoch
 
 
-@pytest.mark.parametrize("how", [{}, {"num_parallel_calls": 2}])
-def test_batches_made_from_their_numbers_are_not_made_again(how, tmp_path):
-    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=by_number([], **how))
-    cut(tmp_path / "cut", 5, epoch_of=by_number([], **how))
+def test_batches_made_from_their_numbers_are_not_made_again(tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=by_number([]))
+    cut(tmp_path / "cut", 5, epoch_of=by_number([]))
     read = []
-    assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=by_number(read, **how)) == expected
+    assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=by_number(read)) == expected
     counts = Counter(read)
     assert [counts[0, number] for number in range(4)] == [1] * 4  # read once more to check the order
     assert len(counts) == (BATCHES - 1) * EPOCHS and counts.total() <= len(counts) + 2  # two are prefetched
@@ -232,10 +223,8 @@ MOVED_ON = NUMBERS.shuffle(8, seed=3)
         (lambda epoch: IN_ONE_ORDER.batch(2), None),
     ],
 )
-@pytest.mark.parametrize("seed", [None, 1])
-def test_an_order_that_is_another_one_after_a_restart_is_refused(tmp_path, make_epoch, words, seed):
+def test_an_order_that_is_another_one_after_a_restart_is_refused(tmp_path, make_epoch, words):
     resume = bt.Resume(tmp_path, model_of())
-    tf.random.set_seed(seed) if seed else None
     if words:
         with pytest.raises(ValueError, match=words):
             resume.data(make_epoch)

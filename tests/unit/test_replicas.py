@@ -109,11 +109,5 @@ def test_too_few_gpus_leave_parts_of_the_cpu_and_that_is_said(monkeypatch, capsy
 
 
 def test_sums_are_of_32_bits_or_more_and_keep_their_kind():
-    widened = {name: at_least_32_bits(name).name for name in ("float16", "bfloat16", "float32", "float64", "int32")}
-    assert widened == {
-        "float16": "float32",
-        "bfloat16": "float32",
-        "float32": "float32",
-        "float64": "float64",
-        "int32": "int32",
-    }
+    wide = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64", "int32": "int32"}
+    assert {name: at_least_32_bits(name).name for name in wide} == wide

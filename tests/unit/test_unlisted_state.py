@@ -48,12 +48,12 @@ class Growing(keras.losses.Loss):
         return self.weight * tf.reduce_mean((y_true - y_pred) ** 2, -1)
 
 
-def recurrent(kind=keras.Model):
+def recurrent():
     keras.utils.set_random_seed(1)
     inputs = keras.Input((5,), batch_size=SIZE)
     x = keras.layers.LSTM(3, stateful=True, return_sequences=True)(keras.layers.Reshape((5, 1))(inputs))
     x = keras.layers.Bidirectional(keras.layers.GRU(2, stateful=True))(x)
-    model = kind(inputs, keras.layers.Dense(1)(x))
+    model = keras.Model(inputs, keras.layers.Dense(1)(x))
     model.compile("adam", "mse")
     return model
 
@@ -229,18 +229,7 @@ def test_a_checkpoint_that_has_no_such_state_is_read(tmp_path, monkeypatch, caps
     assert state(again.model) == state(resume.model) and not capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", ["fit", "train_on_batch", "test_on_batch", "predict_on_batch"])
-def test_a_stateful_layer_on_two_replicas_is_refused_in_words(call):
-    with mirrored(2).scope():
-        model = recurrent(Model)
-    batches = epoch_of(0)
-    x, y = next(iter(batches))
-    given = {"fit": (batches,), "predict_on_batch": (x,)}.get(call, (x, y))
-    with pytest.raises(ValueError, match="lstm.*: stateful=True carries a state .* one device"):
-        getattr(model, call)(*given)
-
-
-@pytest.mark.parametrize("settings", [{"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "wide"}])
+@pytest.mark.parametrize("settings", [{"micro_batches": 2, "shard_optimizer": True}, {"fully_shard": "wide"}])
 def test_what_our_own_settings_make_is_no_state_of_the_reader(settings):
     with mirrored(2).scope():
         keras.utils.set_random_seed(1)

@@ -14,7 +14,6 @@ from equal_models import (
     distance,
     examples,
     net,
-    on,
     precision,
     reducing,
     scores_of_words,
@@ -31,7 +30,6 @@ from bigtrain_nb.advanced.watch.meter import examples_counted, tracings_of
 from bigtrain_nb.common.in_place import register_class_as
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, captured_variables_kept, mask_of, operations_within
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.model import Model
 
 layers = keras.layers
 SGD = partial(keras.optimizers.SGD, 0.1)
@@ -102,12 +100,6 @@ def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not
     assert not is_undecayed(keras.optimizers.AdamW.from_config(optimizer.get_config()), bias)
 
 
-def test_gradient_accumulation_raises_under_a_mirrored_strategy():
-    """keras issue 20582. Once fixed, `Model.train_step` need not refuse it with several replicas."""
-    with pytest.raises(RuntimeError, match="merge_call"):
-        trained(stock, DATA, partial(SGD, gradient_accumulation_steps=2), 2)
-
-
 def test_loss_scaling_looks_at_the_first_replica_only():
     """Once fixed, the step is skipped and the scale halved. `Model` still reduces once, for clipping."""
     x = X[:12].copy()
@@ -116,28 +108,6 @@ def test_loss_scaling_looks_at_the_first_replica_only():
         model = trained(stock, tf.data.Dataset.from_tensors((x, Y[:12])), SGD, 2)
     assert model.optimizer.dynamic_scale.numpy() == 2**15
     assert not all(np.isfinite(weight).all() for weight in model.get_weights())
-
-
-def moved_by_a_weighted_step(make, replicas=1, accumulate=None, **settings):
-    """Return the weight change of a step; of the first 12 examples two count, of the last 12 all."""
-    counted = np.where(np.arange(24) < 12, np.arange(24) % 6 == 0, 1).astype("float32")
-    with on(replicas):
-        model = net(make, **settings)
-        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=accumulate)
-        model.compile(optimizer, keras.losses.MeanSquaredError("mean_with_sample_weight"))
-        before = model.get_weights()
-        model.fit(X, Y, sample_weight=counted, batch_size=24 // (accumulate or 1), shuffle=False, verbose=0)
-    return np.concatenate([np.ravel(new - old) for new, old in zip(model.get_weights(), before, strict=True)])
-
-
-@pytest.mark.parametrize("stock_way", [{"replicas": 2}, {"accumulate": 2}])
-def test_a_weighted_mean_is_taken_of_each_part_by_itself(stock_way):
-    """The gradient accumulation bug of 2024: parts with few weighted examples count as much as those with many."""
-    whole = moved_by_a_weighted_step(keras.Model)
-    assert np.abs(moved_by_a_weighted_step(keras.Model, **stock_way) - whole).max() > 0.05 * np.abs(whole).max()
-    for replicas, parts in ((1, 3), (2, 1), (2, 3)):
-        moved = moved_by_a_weighted_step(Model, replicas, micro_batches=parts)
-        assert np.abs(moved - whole).max() < 1e-5 * np.abs(whole).max()
 
 
 def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
@@ -246,20 +216,6 @@ def test_fit_hands_on_an_epoch_as_numbers_of_steps_and_last_the_iterator_of_its_
     trained(partial(net, Seen), DATA, SGD)
     ((steps, shapes),) = seen
     assert steps == [0, 0] and shapes == [(12, 6), (12, 1)]
-
-
-def test_weights_in_several_files_are_loaded_as_they_were_saved(tmp_path):
-    """Before Keras 3.15 some silently were not (keras PR 22739), which is why pyproject.toml requires it."""
-    inputs = keras.Input((6,))
-    inner = keras.Sequential([layers.Dense(40), layers.BatchNormalization(), layers.Dense(6)], name="inner")
-    models = [keras.models.clone_model(keras.Model(inputs, layers.Dense(1)(inner(inner(inputs))))) for _ in range(2)]
-    for number, model in enumerate(models):
-        model.set_weights([number + np.random.normal(size=weight.shape) for weight in model.get_weights()])
-    models[0].save_weights(tmp_path / "a.weights.json", max_shard_size=1e-6)
-    assert len(list(tmp_path.glob("*.weights.h5"))) > 2
-    models[1].load_weights(tmp_path / "a.weights.json")
-    for one, other in zip(*(model.get_weights() for model in models), strict=True):
-        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
