@@ -68,7 +68,7 @@ class CheckpointFiles:
                 self._checkpoint.restore(path).assert_consumed()
                 for variable, room in self._gather_buffers:
                     variable.assign(room)
-                self.free_gathered()
+                self._free_gathered()
                 return number
             except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
                 raise ValueError(
@@ -81,28 +81,27 @@ class CheckpointFiles:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
 
-    def gather(self, keep):
-        """Gather sharded variables for saving, on workers with ``keep``; all workers must call it."""
-        for variable, room in self._gather_buffers:
-            value = variable.numpy()
-            if keep:
-                room.assign(value)
-
     def watch_only_finite(self):
         """Watch only variables that are finite now, because a weight may be a mask of minus infinity."""
         self._watched = [(path, value) for path, value in self._watched if _is_finite(value)]
 
-    def nonfinite(self):
-        """Return the path of a variable that is no longer finite, None if there is none; call `gather` before."""
-        return next((path for path, value in self._watched if not _is_finite(value)), None)
+    def save(self, is_chief):
+        """Gather sharded variables; as the chief, save, then delete all but the newest `KEPT` checkpoints.
 
-    def save(self):
-        """Save, then delete all but the newest `KEPT` checkpoints.
-
-        Raises OSError if it cannot be written, RuntimeError if another run has taken the folder.
+        All workers must call it. Returns the path of a variable that is no longer finite, if any: then nothing is
+        saved. Raises OSError if it cannot be written, RuntimeError if another run has taken the folder.
         """
+        for variable, room in self._gather_buffers:
+            value = variable.numpy()
+            if is_chief:
+                room.assign(value)
+        if not is_chief:
+            return None
         self.owner.check()
         try:
+            for path, value in self._watched:
+                if not _is_finite(value):
+                    return path
             self._checkpoint.save(os.path.join(self._folder, "ckpt"))
             for number in self._numbers()[:-KEPT]:
                 self._remove(f"ckpt-{number}.*")
@@ -110,9 +109,9 @@ class CheckpointFiles:
             self._remove(*_TEMPORARY_FILES)
             raise OSError(f"cannot save in {self._folder}: {_line(error)}") from None
         finally:
-            self.free_gathered()
+            self._free_gathered()
 
-    def free_gathered(self):
+    def _free_gathered(self):
         for _, room in self._gather_buffers:
             room.assign(tf.zeros([0], room.dtype))
 

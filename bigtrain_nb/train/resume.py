@@ -553,12 +553,7 @@ class Resume(keras.callbacks.Callback):
             self._state.first_batches = self._first_batches.found
         if self._callbacks is not None:
             self._state.callbacks = get_states(self._callbacks)
-        self._files.gather(keep=self._chief)
-        nonfinite = self._files.nonfinite() if self._chief else None
-        if self._chief and not nonfinite:
-            self._files.save()
-        if nonfinite:
-            self._files.free_gathered()
+        nonfinite = self._files.save(self._chief)
         if nonfinite and not self._warned_nonfinite:
             self._warned_nonfinite = True
             warnings.warn(
