@@ -12,8 +12,8 @@ import pytest
 from equal_models import apart_of_weights, batches, examples, on
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import made_class
 from bigtrain_nb.train.settings import SETTINGS, Settings
 
 layers = keras.layers

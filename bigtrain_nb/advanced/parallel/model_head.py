@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.parallel.shards import is_shard
-from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import Functional
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import own_class
 
 # isort: split
 from keras.src.models.functional import operation_fn
