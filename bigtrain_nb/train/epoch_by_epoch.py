@@ -22,6 +22,7 @@ class EpochByEpoch:
         self._make_epoch = make_epoch
         self._noting = noting
         self._last_shuffles = None, []
+        self._has_warned = False
         self.sets_seed = False
         self.first = first = self.made(epoch)
         self._spec = first.element_spec
@@ -84,11 +85,12 @@ class EpochByEpoch:
                 f"the dataset of make_epoch({epoch}) has deterministic=False and yields elements in nondeterministic"
                 " order, which differs after a restart: leave out deterministic"
             )
-        if traits.unknown:
-            warnings.warn(  # without the epoch's number, so that Python shows it once
-                "could not check that the dataset of make_epoch has the same order after a restart, because its graph"
-                f" cannot be serialized ({traits.unknown}); only its first batches are compared. Give shuffle a seed,"
-                " and do not set deterministic=False",
+        if traits.unknown and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"could not check that the dataset of make_epoch({epoch}) has the same order after a restart, because"
+                f" its graph cannot be serialized ({traits.unknown}); only its first batches are compared. Give shuffle"
+                " a seed, and do not set deterministic=False",
                 stacklevel=2,
             )
         found = traits.shuffles or []

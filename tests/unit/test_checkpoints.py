@@ -147,24 +147,6 @@ def test_a_last_execution_of_fewer_steps_in_the_first_epoch_of_unknown_size_is_g
     assert fit("cut") == expected
 
 
-def test_a_loop_of_ones_own(tmp_path):
-    def loop(resume, crash_after=None):
-        steps = 0
-        for epoch in resume.epochs(EPOCHS):
-            for x, y in resume.rest(epoch_of(epoch)):
-                resume.model.train_on_batch(x, y)
-                resume.step_done()
-                steps += 1
-                if steps == crash_after:
-                    raise Crash
-        return state(resume.model)
-
-    expected = loop(Resume(tmp_path / "whole", model_of()))
-    with pytest.raises(Crash):
-        loop(Resume(tmp_path / "cut", model_of(), every=2), BATCHES + 5)
-    assert loop(Resume(tmp_path / "cut", model_of(seed=2), every=2)) == expected
-
-
 @pytest.mark.parametrize(
     ("every", "kept"),
     [(4, [8, 9]), (None, [2, 3]), (1, [26, 27])],  # 8, 9: three per epoch, three epochs

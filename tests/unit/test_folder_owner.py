@@ -91,18 +91,19 @@ def test_a_folder_of_which_nobody_can_read_who_uses_it_is_not_taken(tmp_path):
 
 def test_going_on_from_a_training_that_ran_something_else_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    for _ in bt.Resume(tmp_path, model_of()).epochs(1):
+    model = model_of()
+    for _ in bt.Resume(tmp_path, model).epochs(1):
         pass
     by_another(tmp_path)
     capsys.readouterr()
-    bt.Resume(tmp_path, model_of())
+    bt.Resume(tmp_path, model)
     said = capsys.readouterr().out
     assert f"{tmp_path} was last used by 'other.py --rate 7'; this is " in said and "epoch 1, step 0" in said
-    bt.Resume(tmp_path, model_of())
+    bt.Resume(tmp_path, model)
     assert capsys.readouterr().out == ""
     by_another(tmp_path)
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    bt.Resume(tmp_path, model_of())
+    bt.Resume(tmp_path, model)
     assert capsys.readouterr().out == "" and note(tmp_path)["runs"] == "a notebook"
 
 
