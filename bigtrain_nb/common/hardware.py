@@ -130,11 +130,8 @@ def lost_seconds():
     cores of the machine and scaled to those that this process may use.
     """
     stolen = 0.0
-    try:
-        with open("/proc/stat", encoding="utf-8") as lines:
-            stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK") * core_limit() / os.cpu_count()
-    except OSError:
-        pass  # not Linux
+    with suppress(OSError), open("/proc/stat", encoding="utf-8") as lines:  # only Linux has it
+        stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK") * core_limit() / os.cpu_count()
     return stolen + max([0.0, *map(_throttled, _control_groups("cpu"))])
 
 
@@ -153,11 +150,9 @@ def own_cpu_seconds():
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.Error):
             times = child.cpu_times()
             total += times.user + times.system
-        except psutil.Error:
-            continue
     return total
 
 
@@ -290,11 +285,7 @@ def _nvidia_smi(query):
 
 
 def _processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
+    info = Path("/proc/cpuinfo")  # only Linux has it
+    if info.exists() and (found := re.search(r"^model name\s*:\s*(.*\S)", info.read_text(), re.MULTILINE)):
+        return found[1]
     return platform.processor() or platform.machine()
