@@ -205,6 +205,7 @@ class Resume(keras.callbacks.Callback):
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of the epoch number", arguments=(0,))
         self._epochs = self._raise_on_all(lambda: self._epochs_of(make_epoch))
+        self._checked_order = True
         return self._epochs.dataset
 
     def _epochs_of(self, make_epoch):
@@ -221,7 +222,6 @@ class Resume(keras.callbacks.Callback):
             refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
                 refuse_changing_order(epochs.first, epochs.made, self.epoch)
-            self._checked_order = True
         epochs.select_epoch(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
