@@ -22,8 +22,8 @@ from report import add_arguments, facts, finish, in_words, say, table
 from scipy.stats import binomtest
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.measure.intervals import INSTANCE_SCATTER, expected_scatter, ratio_interval
+from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import TIGHT, Ratio
 from bigtrain_nb.measure.rounds import INTERIM_CHECKS, LEAST_ROUNDS, Rounds
 from bigtrain_nb.measure.source import PARTS

@@ -38,7 +38,8 @@ def table(caption, head, rows, closing=""):
 
     A cell may be a tuple of parts: a narrow page breaks lines only between them.
     """
-    lines = [caption, *_aligned([[_plain(cell) for cell in row] for row in (head, *rows)]), closing]
+    plain = [[cell if isinstance(cell, str) else " ".join(cell) for cell in row] for row in (head, *rows)]
+    lines = [caption, *_aligned(plain), closing]
     columns = _row(head, "col")
     body = "".join(_row(row, "row") for row in rows)
     above = f'<caption style="{_CELL}">{html.escape(caption)}</caption>' if caption else ""
@@ -78,10 +79,6 @@ def _breaking(words):
 
 def _unbroken(words):
     return f'<span style="white-space: nowrap">{html.escape(words)}</span>'
-
-
-def _plain(content):
-    return content if isinstance(content, str) else " ".join(content)
 
 
 def _aligned(rows):

@@ -1,4 +1,7 @@
-"""Checks of settings: errors name the setting, its value and the allowed values."""
+"""Checks of settings, which return the value: errors name the setting, its value and the allowed values.
+
+Wrong types raise TypeError, other wrong values ValueError; a number of a wrong type is a wrong value.
+"""
 
 import inspect
 import math
@@ -7,56 +10,40 @@ from numbers import Integral, Real
 
 
 def integer(name, value, least, most=math.inf):
-    """Return ``value`` as an int; raise ValueError unless it is an integer from ``least`` to ``most``."""
     allowed = f"an integer of at least {least}"
     if most < math.inf:
         allowed += f" and at most {most}"
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _check(name, value, is_whole and least <= value <= most, allowed)
-    return int(value)
+    return int(_checked(name, value, is_whole and least <= value <= most, allowed))
 
 
 def positive(name, value, unit=""):
-    """Return ``value`` as a float; raise ValueError unless it is finite and above 0."""
     of = f" of {unit}" if unit else ""
-    _check(name, value, _is_number(value) and value > 0, f"a positive, finite number{of}")
-    return float(value)
+    return float(_checked(name, value, _is_number(value) and value > 0, f"a positive, finite number{of}"))
 
 
 def finite(name, value, allowed="a finite number"):
-    """Return ``value`` as a float; raise ValueError unless it is a finite number."""
-    _check(name, value, _is_number(value), allowed)
-    return float(value)
+    return float(_checked(name, value, _is_number(value), allowed))
 
 
 def not_negative(name, value, unit):
-    """Return ``value`` as a float; raise ValueError unless it is a finite number, 0 or more."""
-    _check(name, value, _is_number(value) and value >= 0, f"a finite number of {unit}, 0 or more")
-    return float(value)
+    return float(_checked(name, value, _is_number(value) and value >= 0, f"a finite number of {unit}, 0 or more"))
 
 
 def fraction(name, value):
-    """Return ``value`` as a float; raise ValueError unless it is a number between 0 and 1, both excluded."""
-    _check(name, value, _is_number(value) and 0 < value < 1, "a number between 0 and 1, exclusive")
-    return float(value)
+    return float(_checked(name, value, _is_number(value) and 0 < value < 1, "a number between 0 and 1, exclusive"))
 
 
 def share(name, value):
-    """Return ``value`` as a float; raise ValueError unless it is a number from 0 to below 1."""
-    _check(name, value, _is_number(value) and 0 <= value < 1, "a number of at least 0 and below 1")
-    return float(value)
+    return float(_checked(name, value, _is_number(value) and 0 <= value < 1, "a number of at least 0 and below 1"))
 
 
 def switch(name, value):
-    """Return ``value``; raise ValueError unless it is True or False."""
-    _check(name, value, isinstance(value, bool), "True or False")
-    return value
+    return _checked(name, value, isinstance(value, bool), "True or False")
 
 
 def one_of(name, value, allowed):
-    """Return ``value``; raise ValueError unless it is one of ``allowed``."""
-    _check(name, value, is_among(value, allowed), f"one of {', '.join(map(str, allowed))}")
-    return value
+    return _checked(name, value, is_among(value, allowed), f"one of {', '.join(map(str, allowed))}")
 
 
 def is_among(value, allowed):
@@ -101,6 +88,7 @@ def _is_number(value):
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check(name, value, is_allowed, allowed):
+def _checked(name, value, is_allowed, allowed):
     if not is_allowed:
         raise ValueError(f"{name}={value!r:.99} must be {allowed}")
+    return value

@@ -40,11 +40,11 @@ def machine() -> dict:
     if cores() < (os.cpu_count() or 1):
         of_host["cores_of_host"] = os.cpu_count()
     if memory_limit() < psutil.virtual_memory().total:
-        of_host["memory_gib_of_host"] = _gib(psutil.virtual_memory().total)
+        of_host["memory_gib_of_host"] = round(psutil.virtual_memory().total / 2**30, 1)
     return {
         "processor": _processor(),
         "cores": cores(),
-        "memory_gib": _gib(memory_limit()),
+        "memory_gib": round(memory_limit() / 2**30, 1),
         **of_host,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -130,30 +130,19 @@ def lost_seconds():
     cores of the machine and scaled to those that this process may use.
     """
     stolen = 0.0
-    try:
-        with open("/proc/stat", encoding="utf-8") as lines:
-            stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK") * core_limit() / os.cpu_count()
-    except OSError:
-        pass  # not Linux
+    with suppress(OSError), open("/proc/stat", encoding="utf-8") as lines:  # only Linux has it
+        stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK") * core_limit() / os.cpu_count()
     return stolen + max([0.0, *map(_throttled, _control_groups("cpu"))])
 
 
-def busy_seconds():
-    """Return the total busy seconds of the cores that this process may use, with any program.
-
-    This includes time lost to the host of a virtual machine or to a limit (see `lost_seconds`).
-    """
+def seconds_of_others():
+    """Return the total seconds that the cores of this process were busy with other programs, or `lost_seconds`."""
     times = psutil.cpu_times(percpu=True)
-    busy = 0.0
+    busy = lost_seconds()
     for core in usable_cores():
         if core < len(times):
             busy += times[core].user + times[core].system + getattr(times[core], "nice", 0.0)
-    return busy + lost_seconds()
-
-
-def seconds_of_others():
-    """Return the total seconds that cores were busy with other programs, or lost."""
-    return busy_seconds() - own_cpu_seconds()
+    return busy - own_cpu_seconds()
 
 
 def own_cpu_seconds():
@@ -161,11 +150,9 @@ def own_cpu_seconds():
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.Error):
             times = child.cpu_times()
             total += times.user + times.system
-        except psutil.Error:
-            continue
     return total
 
 
@@ -215,10 +202,6 @@ def _words(path):
         return path.read_text(encoding="utf-8").split()
     except OSError:
         return []  # no such limit in this version, or in this group
-
-
-def _gib(size):
-    return round(size / 2**30, 1)
 
 
 def nvidia_gpus():
@@ -302,11 +285,7 @@ def _nvidia_smi(query):
 
 
 def _processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
+    info = Path("/proc/cpuinfo")  # only Linux has it
+    if info.exists() and (found := re.search(r"^model name\s*:\s*(.*\S)", info.read_text(), re.MULTILINE)):
+        return found[1]
     return platform.processor() or platform.machine()

@@ -125,7 +125,8 @@ def _examined(dataset):
 def _shuffles_in(graph):
     nodes = {node.name: node for node in graph.node}
     found = []
-    for node in [*_shuffling(graph.node), *_sampling(nodes)]:
+    shuffling = [node for node in graph.node if "Shuffle" in node.op and node.op in _SEEDS]
+    for node in [*shuffling, *_sampling(nodes)]:
         inputs = [nodes[name.partition(":")[0]] for name in node.input]
         first = _SEEDS[node.op]
         seeds = [one.attr["value"].tensor for one in inputs[first : first + 2] if one.op == "Const"]
@@ -168,10 +169,6 @@ def global_seed():
     return int(seed)
 
 
-def _shuffling(nodes):
-    return [node for node in nodes if "Shuffle" in node.op and node.op in _SEEDS]
-
-
 def _sampling(nodes):
     """Return the datasets of random numbers with which `sample_from_datasets` chooses."""
     found = []
@@ -197,19 +194,11 @@ def _dataset_of(graph, element_spec):
     return tf.data.experimental.from_variant(variant, element_spec)
 
 
-def without_first(dataset, count):
-    """Return a dataset without its first elements: ``dataset.skip(count)``.
-
-    If `map` makes each element from its index, as in ``Dataset.range(steps).map(read)``, the indices are skipped,
-    without computing the elements.
-    """
-    if not count:
-        return dataset
-    return skipping_numbers(dataset, count) or dataset.skip(count)
-
-
 def skipping_numbers(dataset, count):
-    """Return a dataset without its first elements if they are made from their indices, otherwise None."""
+    """Return a dataset without its first elements if `map` makes each from its index; otherwise None.
+
+    In ``Dataset.range(steps).map(read)``, the indices are skipped, without computing the elements.
+    """
     try:
         return _skipping_numbers(dataset, count)
     except (tf.errors.OpError, ValueError):

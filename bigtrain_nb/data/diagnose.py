@@ -15,10 +15,10 @@ import psutil
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
-from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.data.pipeline import Pipeline
+from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.source import Source
 
 _SAMPLE_SECONDS = 0.1

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
+from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.rounds import Rounds, check_factories
 

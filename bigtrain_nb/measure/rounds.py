@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 
 from bigtrain_nb.common.checks import of_kind, positive, takes
 from bigtrain_nb.common.hardware import core_limit, seconds_of_others, usable_cores
-from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.measure import source
+from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.source import Source
 

@@ -12,8 +12,8 @@ from numbers import Integral
 
 import numpy as np
 
-from bigtrain_nb.common.at_rest import wait_for_gpus, wait_until_idle
-from bigtrain_nb.common.sources import examples_in, has_end, is_source
+from bigtrain_nb.measure.at_rest import wait_for_gpus, wait_until_idle
+from bigtrain_nb.measure.sources import examples_in, has_end, is_source
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
 """Seconds: a warm-up slice of a step, one of an iterator, and the limit on waiting for two slices to agree."""

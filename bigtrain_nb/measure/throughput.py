@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bigtrain_nb.common.checks import of_kind
-from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import ROUNDS_FOR_AN_INTERVAL, number
+from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.measure.source import Source
 

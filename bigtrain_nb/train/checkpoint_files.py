@@ -22,7 +22,7 @@ class CheckpointFiles:
 
     def __init__(self, folder, variables, **more):
         self._folder = os.fspath(folder)
-        self._owner = FolderOwner(folder)
+        self.owner = FolderOwner(folder)
         self._gather_buffers = []  # pairs: a sharded variable, and a variable for its unsharded value while saving
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._watched = [
@@ -31,8 +31,7 @@ class CheckpointFiles:
             for variable, value in zip(some, values[kind], strict=True)
             if value.dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64)
         ]
-        self._content = {**more, **values}
-        self._checkpoint = tf.train.Checkpoint(**self._content)
+        self._checkpoint = tf.train.Checkpoint(**more, **values)
 
     def _value(self, variable):
         variable = full_variable(variable)
@@ -43,16 +42,6 @@ class CheckpointFiles:
         self._gather_buffers.append((variable, room))
         return room
 
-    @property
-    def token(self):
-        """The token in the chief's note in the folder, 0 if there is no note."""
-        return self._owner.token
-
-    @property
-    def runs(self):
-        """This process's script and arguments."""
-        return self._owner.runs
-
     def prepare(self):
         """As the chief, take the folder for this run, and remove incomplete files of a killed process.
 
@@ -61,7 +50,7 @@ class CheckpointFiles:
         """
         try:
             tf.io.gfile.makedirs(self._folder)
-            before = self._owner.take()
+            before = self.owner.take()
             self._remove(*_TEMPORARY_FILES)
             return before
         except tf.errors.OpError as error:
@@ -76,10 +65,10 @@ class CheckpointFiles:
         for number in reversed(numbers):
             path = os.path.join(self._folder, f"ckpt-{number}")
             try:
-                self._restore_what_is_in(path)
+                self._checkpoint.restore(path).assert_consumed()
                 for variable, room in self._gather_buffers:
                     variable.assign(room)
-                self.free_gathered()
+                self._free_gathered()
                 return number
             except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
                 raise ValueError(
@@ -92,44 +81,27 @@ class CheckpointFiles:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
 
-    def _restore_what_is_in(self, path):
-        """Restore; ``unlisted`` keeps its initial values if it is missing, as in earlier versions of this package."""
-        names = [name for name, _ in tf.train.list_variables(path)] if "unlisted" in self._content else ["unlisted/"]
-        if any(name.startswith("unlisted/") for name in names):
-            self._checkpoint.restore(path).assert_consumed()
-            return
-        known = {kind: one for kind, one in self._content.items() if kind != "unlisted"}
-        earlier = tf.train.Checkpoint(**known)
-        earlier.restore(path).assert_consumed()
-        self._checkpoint.save_counter.assign(earlier.save_counter)
-        print(f"{path} lacks variables that Keras does not list, as in stateful RNNs: they are reset", flush=True)
-
-    def gather(self, keep):
-        """Gather sharded variables for saving, on workers with ``keep``; all workers must call it."""
-        for variable, room in self._gather_buffers:
-            value = variable.numpy()
-            if keep:
-                room.assign(value)
-
     def watch_only_finite(self):
         """Watch only variables that are finite now, because a weight may be a mask of minus infinity."""
         self._watched = [(path, value) for path, value in self._watched if _is_finite(value)]
 
-    def nonfinite(self):
-        """Return the path of a variable that is no longer finite, None if there is none; call `gather` before."""
-        return next((path for path, value in self._watched if not _is_finite(value)), None)
+    def save(self, is_chief):
+        """Gather sharded variables; as the chief, save, then delete all but the newest `KEPT` checkpoints.
 
-    def in_use(self):
-        """As the chief, return a context in which the folder is marked as in use, which refuses other runs."""
-        return self._owner.training()
-
-    def save(self):
-        """Save, then delete all but the newest `KEPT` checkpoints.
-
-        Raises OSError if it cannot be written, RuntimeError if another run has taken the folder.
+        All workers must call it. Returns the path of a variable that is no longer finite, if any: then nothing is
+        saved. Raises OSError if it cannot be written, RuntimeError if another run has taken the folder.
         """
-        self._owner.check()
+        for variable, room in self._gather_buffers:
+            value = variable.numpy()
+            if is_chief:
+                room.assign(value)
+        if not is_chief:
+            return None
+        self.owner.check()
         try:
+            for path, value in self._watched:
+                if not _is_finite(value):
+                    return path
             self._checkpoint.save(os.path.join(self._folder, "ckpt"))
             for number in self._numbers()[:-KEPT]:
                 self._remove(f"ckpt-{number}.*")
@@ -137,10 +109,9 @@ class CheckpointFiles:
             self._remove(*_TEMPORARY_FILES)
             raise OSError(f"cannot save in {self._folder}: {_line(error)}") from None
         finally:
-            self.free_gathered()
+            self._free_gathered()
 
-    def free_gathered(self):
-        """Free the gathered values."""
+    def _free_gathered(self):
         for _, room in self._gather_buffers:
             room.assign(tf.zeros([0], room.dtype))
 

@@ -46,9 +46,7 @@ class SharedDataOrder:
     def by_batches(self, dataset):
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
-        known = [getattr(one, "order_is_known", False) for one in datasets_within(dataset)]
-        order_is_known = any(known)  # set by `EpochByEpoch`, which has checked each epoch
-        if not order_is_known:
+        if not any(hasattr(one, "order_is_known") for one in datasets_within(dataset)):  # checked by `EpochByEpoch`
             _refuse_random_order(traits_of(dataset))
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA

@@ -5,7 +5,7 @@
 
 import warnings
 
-from bigtrain_nb.common.passes import global_seed, traits_of, without_first
+from bigtrain_nb.common.passes import global_seed, skipping_numbers, traits_of
 from bigtrain_nb.common.quiet import tf
 
 
@@ -18,7 +18,7 @@ class EpochByEpoch:
     global seed when an epoch's dataset was last made; ``sets_seed``: whether ``make_epoch`` itself has changed it.
     """
 
-    def __init__(self, make_epoch, epoch, length=None, noting=lambda dataset: dataset):
+    def __init__(self, make_epoch, epoch, length, noting):
         self._make_epoch = make_epoch
         self._noting = noting
         self._last_shuffles = None, []
@@ -28,8 +28,7 @@ class EpochByEpoch:
         self._spec = first.element_spec
         self.length = length_of(first)
         self._is_known = self.length is not None
-        if not self._is_known:
-            self.length = length
+        self.length = self.length if self._is_known else length
         self._open = _variable(tf.data.experimental.to_variant(first))
         self._times_opened = _variable(tf.constant(0, tf.int64))
         self._kept = (first,)  # keeps its resources alive
@@ -49,7 +48,8 @@ class EpochByEpoch:
                 f"make_epoch({epoch}) has {length} batches, but the previous epoch had {self.length}: fit expects all"
                 " epochs to be as long as the first. Give all the same length with dataset.take(batches)"
             )
-        self._turn_to(without_first(made, done) if done else self._noting(made), made)
+        left = (skipping_numbers(made, done) or made.skip(done)) if done else self._noting(made)
+        self._turn_to(left, made)
 
     def select_nothing(self):
         """Select no batches: at the end of an epoch, Keras opens its dataset once more and closes it."""
@@ -74,8 +74,6 @@ class EpochByEpoch:
                 f"make_epoch({epoch}) must return a tf.data.Dataset of batches, not {made!r:.99}; for a Pipeline,"
                 " return its .dataset()"
             )
-        if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("the dataset of make_epoch is infinite; use dataset.take(steps)")
         self._refuse_random_order(epoch, made)
         return made
 
@@ -87,8 +85,14 @@ class EpochByEpoch:
                 f"the dataset of make_epoch({epoch}) has deterministic=False and yields elements in nondeterministic"
                 " order, which differs after a restart: leave out deterministic"
             )
-        if traits.unknown:
-            self._warn_of_unknown_order(epoch, traits.unknown)
+        if traits.unknown and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"could not check that the dataset of make_epoch({epoch}) has the same order after a restart, because"
+                f" its graph cannot be serialized ({traits.unknown}); only its first batches are compared. Give shuffle"
+                " a seed, and do not set deterministic=False",
+                stacklevel=2,
+            )
         found = traits.shuffles or []
         before, shuffles_before = self._last_shuffles
         self._last_shuffles = epoch, found
@@ -101,16 +105,6 @@ class EpochByEpoch:
                 f"the dataset of make_epoch({epoch}) shuffles {why}, so its order would differ after a restart: some"
                 " examples would be trained twice and others never. Call dataset.shuffle(buffer, seed=epoch) in"
                 " make_epoch, and give sample_from_datasets a seed too"
-            )
-
-    def _warn_of_unknown_order(self, epoch, why):
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"could not check that the dataset of make_epoch({epoch}) has the same order after a restart, because"
-                f" its graph cannot be serialized ({why}); only its first batches are compared. Give shuffle a"
-                " seed, and do not set deterministic=False",
-                stacklevel=2,
             )
 
     def _dataset(self):
@@ -130,8 +124,10 @@ def _variable(value):
 
 
 def length_of(dataset):
-    """Return the number of batches, None if unknown."""
+    """Return the number of batches, None if unknown; raise ValueError for an infinite number."""
     length = int(dataset.cardinality())
+    if length == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("the dataset of an epoch is infinite; use dataset.take(steps)")
     return length if length >= 0 else None
 
 

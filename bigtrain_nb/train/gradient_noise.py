@@ -7,9 +7,9 @@ micro-batch on one replica, or on all. The two squares give unbiased estimates o
 have other pieces, are counted separately.
 """
 
-from bigtrain_nb.common.batches import loss_reduction
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import is_shard, sum_over_replicas
+from bigtrain_nb.train.batches import loss_reduction
 from bigtrain_nb.train.reduction import square_norms
 
 PIECES = "gradient_pieces"

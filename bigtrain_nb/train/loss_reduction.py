@@ -12,10 +12,10 @@ from weakref import finalize
 
 import numpy as np
 
-from bigtrain_nb.common.batches import named_tensors
 from bigtrain_nb.common.keras_compat import captured_variables_kept, layers_that_add_losses, mask_of, outputs_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
+from bigtrain_nb.train.batches import named_tensors
 
 MOST_EXAMPLES = 8
 MOST_NUMBERS = 2**24

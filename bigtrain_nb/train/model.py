@@ -18,16 +18,6 @@ from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, Unpack
 
-from bigtrain_nb.common import in_place
-from bigtrain_nb.common.batches import (
-    check_equal_lengths,
-    checked_datasets,
-    count_examples,
-    dense,
-    loss_reduction,
-    means_of_logs,
-    sum_over_micro_batches,
-)
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_compat import (
     Functional,
@@ -50,7 +40,6 @@ from bigtrain_nb.common.keras_compat import (
     synchronized_layers,
 )
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.own_step import in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
@@ -61,11 +50,22 @@ from bigtrain_nb.common.replicas import (
     several_workers,
     sum_over_replicas,
 )
+from bigtrain_nb.train import in_place
+from bigtrain_nb.train.batches import (
+    check_equal_lengths,
+    checked_datasets,
+    count_examples,
+    dense,
+    loss_reduction,
+    means_of_logs,
+    sum_over_micro_batches,
+)
 from bigtrain_nb.train.data_order import SharedDataOrder
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_reduction import refuse_outputs_of_pairs, unmasked_share
 from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_python_loop
+from bigtrain_nb.train.own_step import in_own_step
 from bigtrain_nb.train.reduction import reduction_class, reduction_for
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 

@@ -9,12 +9,12 @@ the replica's `ReplicaBatch` and its step, without variables on which the loss d
 from contextlib import nullcontext
 from importlib import import_module
 
-from bigtrain_nb.common.batches import share_of
 from bigtrain_nb.common.files import replace_atomically
-from bigtrain_nb.common.in_place import added_classes, become, own_class
 from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard, mean_over_replicas, own_copy, sum_over_replicas
+from bigtrain_nb.train.batches import share_of
+from bigtrain_nb.train.in_place import added_classes, become, own_class
 from bigtrain_nb.train.settings import REDUCTIONS, SETTINGS
 
 

@@ -26,7 +26,7 @@ from bigtrain_nb.train.callback_state import (
     restore_states,
 )
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
-from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
+from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch, length_of
 from bigtrain_nb.train.first_batches import (
     FirstBatches,
     refuse_another_order,
@@ -125,9 +125,11 @@ class Resume(keras.callbacks.Callback):
         self._every = None if every is None else integer("every", every, 1)
         _refuse_scope_of_workers()
         _refuse_what_is_not_ready(model)
-        _build_optimizer(model)
-        self.set_model(model)
         strategy = model.distribute_strategy
+        if not model.optimizer.built:
+            with strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+        self.set_model(model)
         self._chief = strategy.extended.should_checkpoint
         self._several_workers = several_workers(strategy)
         self._ask = all_gather(strategy, tf.identity)
@@ -137,8 +139,8 @@ class Resume(keras.callbacks.Callback):
         variables = {"weights": model.weights}
         variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
         self._unlisted = unlisted_variables(model)
-        more = {"unlisted": list(self._unlisted.values())} if self._unlisted else {}
-        self._files = CheckpointFiles(folder, variables, state=self._state, **more)
+        unlisted = list(self._unlisted.values())
+        self._files = CheckpointFiles(folder, variables, state=self._state, unlisted=unlisted)
         self._has_done_a_step = False
         self._length = None  # batches in this epoch, if known
         self._before = 0  # completed steps of this epoch when its dataset was opened
@@ -203,6 +205,7 @@ class Resume(keras.callbacks.Callback):
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of the epoch number", arguments=(0,))
         self._epochs = self._raise_on_all(lambda: self._epochs_of(make_epoch))
+        self._checked_order = True
         return self._epochs.dataset
 
     def _epochs_of(self, make_epoch):
@@ -215,7 +218,6 @@ class Resume(keras.callbacks.Callback):
                 self._state.step = min(self.step, count)  # the last execution was counted as full
         self._refuse_fewer(epochs.length)
         if self.step or not self._checked_order:
-            self._checked_order = True
             before = self._first_batches.found or self._state.first_batches
             refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
@@ -243,22 +245,16 @@ class Resume(keras.callbacks.Callback):
         return self._raise_on_all(lambda: self._left_of(dataset))
 
     def _left_of(self, dataset):
-        length = int(dataset.cardinality())
-        if length == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("this dataset is infinite; use dataset.take(steps)")
-        self._length = length if length >= 0 else None
+        self._length = length_of(dataset)
         self._refuse_fewer(self._length)
-        self._note_seed_of_loop(dataset)
-        self._skips_since = time.monotonic() if self.step else None
-        self._before = self.step
-        left = self._skip_completed(dataset) if self.step else self._first_batches.noting(dataset)
-        return _sharded_by_batches(left) if self._several_workers else left
-
-    def _note_seed_of_loop(self, dataset):
         refuse_another_seed(dataset, self.epoch, self._state.global_seed)
         seed = global_seed()
         self._loop_sets_seed |= seed != self._seed
         self._seed = seed
+        self._skips_since = time.monotonic() if self.step else None
+        self._before = self.step
+        left = self._skip_completed(dataset) if self.step else self._first_batches.noting(dataset)
+        return _sharded_by_batches(left) if self._several_workers else left
 
     def _skip_completed(self, dataset):
         """Return the rest of a dataset, whose first batches are compared when they are read again.
@@ -366,9 +362,8 @@ class Resume(keras.callbacks.Callback):
             continue_csv_logs(callbacks, self.epoch)
         self._callbacks = callbacks
         self._length = self._epochs.length
-        self._raise_on_all(
-            lambda: self._epochs.select_epoch(self.epoch)
-        )  # Keras may read a batch before training begins
+        # Keras may read a batch before training begins
+        self._raise_on_all(lambda: self._epochs.select_epoch(self.epoch))
         try:
             with self._guarded():
                 result = own_fit(self.model, **given)
@@ -455,7 +450,7 @@ class Resume(keras.callbacks.Callback):
     @contextmanager
     def _guarded(self):
         """Handle SIGTERM, and keep other runs from using the folder."""
-        with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
+        with self._preemption.listening(), self._files.owner.training() if self._chief else nullcontext():
             yield
 
     def _refuse_new_variables(self):
@@ -489,28 +484,20 @@ class Resume(keras.callbacks.Callback):
 
     def _restore(self):
         """Restore and return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
-        token, before = 0, None
-        problem = None
-        try:
-            if self._chief:
-                before = self._files.prepare()
-                token = self._files.token
-        except (OSError, RuntimeError) as error:
-            problem = error
-        token = max(self._answers(-1 if problem else token, problem))
 
-        number, sees_token = -1, self._sees(token)
-        try:
-            number = self._files.restore()
-        except (OSError, ValueError) as error:
-            problem = error
-        blind = self._answers(0 if sees_token else 1).count(1)
+        def take():
+            return (self._files.prepare(), self._files.owner.token) if self._chief else (None, 0)
+
+        before, token = self._raise_on_all(take)
+        token = max(self._answers(token))
+        blind = self._answers(0 if self._sees(token) else 1).count(1)
         if blind:
             raise RuntimeError(
                 f"{blind} of {self.model.distribute_strategy.num_replicas_in_sync} replicas do not see the"
                 f" chief's file in {self._folder}: give a folder that all workers share"
             )
-        numbers = self._answers(number, problem)
+        number = self._raise_on_all(self._files.restore)
+        numbers = self._answers(number)
         if min(numbers) < max(numbers):
             seen = ", ".join(f"ckpt-{number}" if number else "none" for number in numbers)
             raise RuntimeError(
@@ -534,7 +521,7 @@ class Resume(keras.callbacks.Callback):
     def _sees(self, token):
         """Return whether this worker sees the chief's note in the folder, which may take a while."""
         until = time.monotonic() + SEEN_SECONDS
-        while self._files.token != token:
+        while self._files.owner.token != token:
             if time.monotonic() > until:
                 return False
             time.sleep(0.1)
@@ -549,10 +536,10 @@ class Resume(keras.callbacks.Callback):
                 " If it saved before, this is not the folder that it saved in",
                 flush=True,
             )
-        is_notebook = self._files.runs == A_NOTEBOOK  # where the user has just chosen the folder
-        if number and before and before["runs"] != self._files.runs and not is_notebook:
+        runs = self._files.owner.runs
+        if number and before and before["runs"] != runs and runs != A_NOTEBOOK:  # where the user has just chosen it
             print(
-                f"{self._folder} was last used by {before['runs']!r}; this is {self._files.runs!r}, and resumes from"
+                f"{self._folder} was last used by {before['runs']!r}; this is {runs!r}, and resumes from"
                 f" its checkpoint, epoch {self.epoch}, step {self.step}",
                 flush=True,
             )
@@ -566,12 +553,7 @@ class Resume(keras.callbacks.Callback):
             self._state.first_batches = self._first_batches.found
         if self._callbacks is not None:
             self._state.callbacks = get_states(self._callbacks)
-        self._files.gather(keep=self._chief)
-        nonfinite = self._files.nonfinite() if self._chief else None
-        if self._chief and not nonfinite:
-            self._files.save()
-        if nonfinite:
-            self._files.free_gathered()
+        nonfinite = self._files.save(self._chief)
         if nonfinite and not self._warned_nonfinite:
             self._warned_nonfinite = True
             warnings.warn(
@@ -616,12 +598,6 @@ def _refuse_what_is_not_ready(model):
                 f"{name} of {model.name} has no variables yet, so they cannot be restored: before"
                 f" Resume, call {name}.build(variables) with the variables that it updates"
             )
-
-
-def _build_optimizer(model):
-    if not model.optimizer.built:
-        with model.distribute_strategy.scope():
-            model.optimizer.build(model.trainable_variables)
 
 
 def _sharded_by_batches(dataset):

@@ -13,7 +13,7 @@ MARK = "# private: Keras"
 INSIDE = "keras.src", "tensorflow.python", "tensorflow.compiler"
 FILES = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if "series" not in path.parts}
 TREES = {path: ast.parse(text) for path, text in FILES.items()}
-MARKED = 39
+MARKED = 38
 """The number of marked functions and classes; it may only be lowered."""
 
 

@@ -11,11 +11,10 @@ from labs import SECONDS, Gate, build, quick_compare, quick_standings, quick_thr
 from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
-from bigtrain_nb.common import progress
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.time_scale import VARIABLE
 from bigtrain_nb.lab.lab import Lab
-from bigtrain_nb.measure import rounds, source
+from bigtrain_nb.measure import progress, rounds, source
 from bigtrain_nb.workbook import record, workbook
 
 # Tracing a step creates many thousands of objects, hardly any of them garbage. Collecting after every 700, Python's

@@ -4,7 +4,7 @@ import resource
 from contextlib import contextmanager
 
 import pytest
-from resume_runs import adamw, cut, cut_after_5, model_of, names, train
+from resume_runs import adamw, cut_after_5, model_of, names
 
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.checkpoint_files import _line
@@ -21,10 +21,6 @@ def halve(path):
 
 def corrupt(path):
     path.write_bytes(path.read_bytes()[:-9] + b"\xff" * 9)
-
-
-def remove(path):
-    path.unlink()
 
 
 @pytest.mark.parametrize(
@@ -45,28 +41,20 @@ def test_no_checkpoint_can_be_read(tmp_path):
         Resume(tmp_path, model_of())
 
 
-def test_checkpoints_are_found_without_their_list(tmp_path):
-    remove(cut_after_5(tmp_path) / "checkpoint")
-    assert Resume(tmp_path, model_of()).step == 4
-
-
-def test_a_copy_of_a_checkpoint_by_another_name_is_neither_restored_nor_removed(tmp_path):
-    cut_after_5(tmp_path)
+def test_checkpoints_are_found_by_their_numbers_and_remains_of_a_killed_save_are_removed(tmp_path):
+    """Without their list, and with a copy by another name, which is neither restored nor removed."""
+    (cut_after_5(tmp_path) / "checkpoint").unlink()
     copy = tmp_path / "ckpt-best.index"
     copy.write_bytes((tmp_path / "ckpt-2.index").read_bytes())
-    resume = Resume(tmp_path, model_of(), every=1)
-    assert resume.step == 4
-    train(resume)
-    assert copy.exists() and not (tmp_path / "ckpt-2.index").exists()
-
-
-def test_remains_of_a_killed_save_go_with_the_next_start(tmp_path):
-    before = names(cut_after_5(tmp_path))
+    before = names(tmp_path)
     (tmp_path / "ckpt-3_temp").mkdir()
     (tmp_path / "ckpt-3_temp" / "part-00000-of-00001.index").write_bytes(b"half")
     (tmp_path / "checkpoint.tmp0123").write_bytes(b"half")
-    assert Resume(tmp_path, model_of()).step == 4
-    assert names(tmp_path) == before
+    resume = Resume(tmp_path, model_of(), every=1)
+    assert resume.step == 4 and names(tmp_path) == before
+    for _ in resume.epochs(1):
+        resume.step_done()
+    assert copy.exists() and not (tmp_path / "ckpt-2.index").exists()
 
 
 def contents(folder):
@@ -80,11 +68,9 @@ OTHERS = [{"units": 9}, {"optimizer": lambda: keras.optimizers.SGD(0.1)}, {"poli
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_checkpoint_of_another_model_is_refused_and_kept(other, tmp_path):
     before = contents(cut_after_5(tmp_path))
-    model = model_of(seed=2, **other)
-    with pytest.raises(
-        ValueError, match=f"{tmp_path}/ckpt-2 belongs to another model or optimizer.* a separate folder"
-    ):
-        Resume(tmp_path, model)
+    words = f"{tmp_path}/ckpt-2 belongs to another model or optimizer.* a separate folder"
+    with pytest.raises(ValueError, match=words):
+        Resume(tmp_path, model_of(seed=2, **other))
     assert contents(tmp_path) == before
 
 
@@ -117,13 +103,13 @@ def test_a_long_error_keeps_its_reason(length):
 
 
 def test_a_disk_that_is_full_costs_no_checkpoint(tmp_path):
-    def make():
-        return model_of(units=100_000)
-
-    cut(tmp_path, 3, make, every=2)
-    before = contents(tmp_path)
-    resume = Resume(tmp_path, make(), every=1)
-    with full_disk(1_000_000), pytest.raises(OSError, match=f"cannot save in {tmp_path}"):
-        train(resume)
+    model = model_of(units=100_000)
+    resume = Resume(tmp_path, model, every=1)
+    with pytest.raises(OSError, match=f"cannot save in {tmp_path}"):
+        for _ in resume.epochs(1):
+            resume.step_done(2)
+            before = contents(tmp_path)
+            with full_disk(1_000_000):
+                resume.step_done()
     assert contents(tmp_path) == before
-    assert Resume(tmp_path, make()).step == 2
+    assert Resume(tmp_path, model).step == 2

@@ -12,9 +12,9 @@ from equal_models import on, precision
 from tiers import in_two_tiers
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import operations_within
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import own_class
 
 layers = keras.layers
 WORDS, LENGTH, WIDTH, EXAMPLES = 61, 5, 8, 6

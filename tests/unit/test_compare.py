@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from clocks import Clock, Source, pair
 
-from bigtrain_nb.common.sources import INFINITE
 from bigtrain_nb.measure import rounds, source
 from bigtrain_nb.measure.rounds import compare
+from bigtrain_nb.measure.sources import INFINITE
 
 
 def step_of(clock, seconds):

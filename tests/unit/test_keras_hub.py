@@ -12,8 +12,8 @@ from equal_models import on
 from tiers import in_two_tiers
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import own_class
 
 keras_hub = pytest.importorskip("keras_hub")
 

@@ -123,6 +123,7 @@ MISTAKES = {
     "bt.mirrored(['CPU:0'])": "count=['CPU:0'] must be an integer of at least 1",
     "bt.mirrored(-1)": "count=-1 must be an integer of at least 1",
     "bt.Resume(MODEL, 'checkpoints')": "folder=<Functional",
+    "bt.Resume('gpt[lr=1]', MODEL)": "would treat the path of a checkpoint as a pattern, and find none",
     "bt.Resume('checkpoints', DATASET)": "must be the Keras model to train, as in Resume(folder, model)",
     "bt.Resume('checkpoints', keras.Sequential([keras.layers.Dense(1)]))": "has no weights yet: start it with",
     "bt.Resume('checkpoints', UNCOMPILED)": "has no optimizer yet: compile it",

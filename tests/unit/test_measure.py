@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from clocks import Source, pair
 
-from bigtrain_nb.common.progress import Progress
-from bigtrain_nb.common.sources import examples_in
+from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.source import Source as Measured
+from bigtrain_nb.measure.sources import examples_in
 from bigtrain_nb.measure.throughput import throughput
 
 

@@ -1,7 +1,7 @@
 """Graphs of unrolled micro-batches."""
 
-from bigtrain_nb.common.batches import sum_unrolled
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.train.batches import sum_unrolled
 
 WEIGHTS = 20
 

@@ -9,9 +9,9 @@ import pytest
 from equal_models import batches, distance, examples, net, on, precision
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import Functional
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import own_class
 
 layers = keras.layers
 X, Y = examples(24)

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from equal_models import distance
 from resume_runs import (
-    BATCH,
     BATCHES,
     EPOCHS,
     At,
     Crash,
     X,
-    Y,
+    by_number,
     crash,
     cut,
     cut_after_5,
@@ -26,7 +25,7 @@ from resume_runs import (
 )
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.passes import without_first
+from bigtrain_nb.common.passes import skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.resume import Resume
 
@@ -161,27 +160,22 @@ def test_epochs_of_unknown_length_are_trained_whole_after_a_restart(tmp_path):
     assert int(resume.model.optimizer.iterations) == EPOCHS * BATCHES
 
 
-def by_number(read):
+def noted(read, **how):
+    """Return a `make_epoch` that notes which batches it reads."""
+
     def make_epoch(epoch):
-        def arrays(step):
-            read.append((epoch, int(step)))
-            order = np.random.default_rng(epoch).permutation(len(X) - 1)[step * BATCH : (step + 1) * BATCH]
-            return X[order], Y[order]
-
-        def batch(step):
-            x, y = tf.numpy_function(arrays, [step], [tf.float32, tf.float32])
-            return tf.ensure_shape(x, [None, 5]), tf.ensure_shape(y, [None, 1])
-
-        return tf.data.Dataset.range(BATCHES - 1).map(batch, num_parallel_calls=2)
+        order = np.random.default_rng(epoch).permutation(len(X) - 1)
+        return by_number(order, lambda number: read.append((epoch, number)), **how)
 
     return make_epoch
 
 
-def test_batches_made_from_their_numbers_are_not_made_again(tmp_path):
-    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=by_number([]))
-    cut(tmp_path / "cut", 5, epoch_of=by_number([]))
+@pytest.mark.parametrize("how", [{}, {"num_parallel_calls": 2}])
+def test_batches_made_from_their_numbers_are_not_made_again(how, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=noted([], **how))
+    cut(tmp_path / "cut", 5, epoch_of=noted([], **how))
     read = []
-    assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=by_number(read)) == expected
+    assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=noted(read, **how)) == expected
     counts = Counter(read)
     assert [counts[0, number] for number in range(4)] == [1] * 4  # read once more to check the order
     assert len(counts) == (BATCHES - 1) * EPOCHS and counts.total() <= len(counts) + 2  # two are prefetched
@@ -191,7 +185,7 @@ def test_random_numbers_on_the_way_are_drawn_again():
     def drawn(count):
         tf.random.set_seed(1)
         numbers = tf.data.Dataset.range(6).map(lambda _: tf.random.uniform([], seed=3))
-        return [float(one) for one in without_first(numbers, count)]
+        return [float(one) for one in skipping_numbers(numbers, count) or numbers.skip(count)]
 
     assert drawn(4) == drawn(0)[4:]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.parallel.shards import in_rows
-from bigtrain_nb.common.batches import equal_parts, micro_batches_of, share_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.measure.intervals import mean_interval, median_interval, ratio_interval
+from bigtrain_nb.train.batches import equal_parts, micro_batches_of, share_of
 
 settings.register_profile("same each time", derandomize=True, deadline=None, max_examples=100, database=None)
 settings.load_profile("same each time")

@@ -6,8 +6,7 @@ from math import exp, prod
 import numpy as np
 from clocks import Clock, Source
 
-from bigtrain_nb.common import progress
-from bigtrain_nb.measure import source
+from bigtrain_nb.measure import progress, source
 from bigtrain_nb.measure.race import CHECKS_AFTER, race
 
 CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}

@@ -27,9 +27,9 @@ from bigtrain_nb.advanced.parallel.sharded import is_undecayed
 from bigtrain_nb.advanced.parallel.shards import leave_undecayed
 from bigtrain_nb.advanced.preflight.untouched import restoring_random_state
 from bigtrain_nb.advanced.watch.meter import examples_counted, tracings_of
-from bigtrain_nb.common.in_place import register_class_as
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, captured_variables_kept, mask_of, operations_within
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import register_class_as
 
 layers = keras.layers
 SGD = partial(keras.optimizers.SGD, 0.1)

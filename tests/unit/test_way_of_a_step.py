@@ -19,16 +19,16 @@ MEAN = {
     "train/model",
     "train/loss_reduction",
     "train/reduction",
-    "common/batches",
+    "train/batches",
     "common/replicas",
     "common/keras_compat",
-    "common/own_step",
+    "train/own_step",
 }
 WAYS = {  # settings, and the files that only this path uses
     "mean": ({}, set()),
     "sharded": (
         {"shard_optimizer": True},
-        {"advanced/parallel/sharded", "advanced/parallel/shards", "common/in_place"},
+        {"advanced/parallel/sharded", "advanced/parallel/shards", "train/in_place"},
     ),
     "fully sharded": (
         {"fully_shard": "wide"},
@@ -114,7 +114,7 @@ def test_a_fit_of_two_replicas_in_four_micro_batches_passes_few_files(way):
         model = compiled(**settings)
     passed = files_passed(lambda: model.fit(X, Y, batch_size=16, verbose=0))
     assert passed <= MEAN | others
-    assert {"train/model"} | others - {"common/in_place"} <= passed  # used only in `compile`
+    assert {"train/model"} | others - {"train/in_place"} <= passed  # used only in `compile`
     assert len(passed) <= (12 if way == "fully sharded" else 10)
 
 

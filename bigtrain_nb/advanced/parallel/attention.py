@@ -7,10 +7,10 @@ from typing import Any
 
 from bigtrain_nb.advanced.parallel.layers import layers_chosen, scopes_of_call, within_scopes
 from bigtrain_nb.common.checks import integer, of_kind
-from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
+from bigtrain_nb.train.in_place import become, own_class
 
 _ROW_OFFSETS = ("cache_update_index", "start_index")
 """Arguments that give the position of the first query row in the sequence."""

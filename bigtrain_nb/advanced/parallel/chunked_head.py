@@ -7,10 +7,10 @@ from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
 from bigtrain_nb.common.checks import integer, of_kind
-from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_compat import mask_of, patched_method, with_mask
-from bigtrain_nb.common.own_step import in_own_step, is_in_own_step
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import become
+from bigtrain_nb.train.own_step import in_own_step, is_in_own_step
 
 
 def chunk_head(model: Any, rows: int | bool | None = None) -> Any:

@@ -28,10 +28,10 @@ from bigtrain_nb.advanced.parallel.sharded_weights import (
 )
 from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
-from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits, full_weights, is_shard, set_full_weights, sum_over_replicas
+from bigtrain_nb.train.in_place import made_class
 from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
 _thread_state = threading.local()  # replicas of one process are threads

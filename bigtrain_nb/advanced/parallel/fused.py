@@ -19,8 +19,8 @@ from bigtrain_nb.advanced.parallel.attention import (
 from bigtrain_nb.advanced.parallel.layers import layers_chosen
 from bigtrain_nb.advanced.parallel.masks import KV_CACHE_MASK, all_of, annotate_masks, attach_meaning, meaning_of
 from bigtrain_nb.common.checks import of_kind
-from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import become, own_class
 
 # isort: split
 from tensorflow.python.eager import context

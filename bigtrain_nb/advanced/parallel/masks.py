@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigtrain_nb.common.checks import integer
-from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import become, own_class
 
 _MEANING_ATTRIBUTE = "_bigtrain_said"
 

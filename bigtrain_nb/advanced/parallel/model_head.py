@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.parallel.layers import ValuesFor
-from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import Functional, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard
+from bigtrain_nb.train.in_place import own_class
 
 # isort: split
 from keras.src.models.functional import operation_fn

@@ -5,9 +5,9 @@ from typing import Any
 
 from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.common.checks import of_kind
-from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.in_place import become
 
 
 def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> Any:

@@ -16,7 +16,6 @@ from itertools import count
 from weakref import WeakKeyDictionary
 
 from bigtrain_nb.common.files import replace_atomically
-from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
@@ -31,6 +30,7 @@ from bigtrain_nb.common.replicas import (
     several_workers,
     sum_over_replicas,
 )
+from bigtrain_nb.train.in_place import own_class
 from bigtrain_nb.train.reduction import Mean, square_norms
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")

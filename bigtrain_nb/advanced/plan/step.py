@@ -16,10 +16,10 @@ from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
 from bigtrain_nb.common.keras_compat import innermost, overriding
-from bigtrain_nb.common.own_step import in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.train.model import Model
+from bigtrain_nb.train.own_step import in_own_step
 from bigtrain_nb.train.settings import SETTINGS, checked
 
 

@@ -2,8 +2,8 @@
 
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.step import PlannedStep
-from bigtrain_nb.common.own_step import full_outputs
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.train.own_step import full_outputs
 
 
 def flops_of_an_example(model, batch=1):

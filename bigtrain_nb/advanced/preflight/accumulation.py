@@ -6,10 +6,10 @@ The gradients of micro-batches are compared with that of the full batch.
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, ok, warning
-from bigtrain_nb.common.batches import ignored_class, loss_reduction
 from bigtrain_nb.common.keras_compat import layers_that_add_losses, layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
+from bigtrain_nb.train.batches import ignored_class, loss_reduction
 
 TIMES_REORDERED = 10
 LEAST = 1e-4

@@ -7,12 +7,12 @@ from functools import partial
 from types import FunctionType
 
 from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_example
-from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_compat import layers_within, overriding, patched_method
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.measure.at_rest import wait_for_gpus
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.train.model import Model
 

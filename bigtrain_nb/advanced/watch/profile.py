@@ -12,12 +12,12 @@ from typing import Any
 from bigtrain_nb.advanced.shared.fit_data import batches_of, has_batches, preprocess_like_fit
 from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.advanced.watch import trace
-from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.keras_compat import overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, quantity
+from bigtrain_nb.measure.at_rest import wait_for_gpus
 
 WARM_UP = 3
 """Steps that do not count: the first one traces and compiles, and after a pause buffers are full."""

@@ -15,9 +15,9 @@ import numpy as np
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
 from bigtrain_nb.common.keras_compat import innermost, mask_of, patched_method, with_mask
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.own_step import full_outputs
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
+from bigtrain_nb.train.own_step import full_outputs
 
 ARRIVES = "gradient that arrives"
 

@@ -370,43 +370,32 @@ def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
     Without examples they are zeros. XLA needs micro-batches ``of_one_size``, known at tracing: then a shorter last one
     is handled separately.
     """
-    if of_one_size and isinstance(examples, int):
-        return _sum_of_known_sizes(one_micro_batch, variables, examples, size)
+    is_static = of_one_size and isinstance(examples, int)  # fused kernels need static shapes
+
+    @tf.function(autograph=False)
+    def traced(start, length):
+        return one_micro_batch(start, size if is_static else length)
+
     # Traced once, before the loop, to know which variables have a gradient
     number = tf.TensorSpec([], tf.int32)
-    one_micro_batch = tf.function(one_micro_batch, autograph=False).get_concrete_function(number, number)
-    sums = _zeros(variables, one_micro_batch.structured_outputs)
+    traced = traced.get_concrete_function(number, number)
+    sums = _zeros(variables, traced.structured_outputs)
     end = examples // size * size if of_one_size else examples
-
-    def not_at_the_end(start, sums):
-        return start < end
 
     def add_micro_batch(start, sums):
         length = size if of_one_size else tf.minimum(size, examples - start)
-        return start + size, _add(sums, one_micro_batch(start, length))
-
-    _, sums = tf.while_loop(not_at_the_end, add_micro_batch, (0, sums), parallel_iterations=1)
-    if not of_one_size:
-        return sums
+        return start + size, _add(sums, traced(start, length))
 
     def add_the_rest():
-        return _add(sums, one_micro_batch(end, examples - end))
+        step = one_micro_batch if is_static else traced
+        return _add(sums, step(end, examples - end))
 
-    return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
-
-
-def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
-    """Return the sums of `sum_in_a_loop`, with micro-batches of static shapes, which fused kernels need."""
-    start = tf.TensorSpec([], tf.int32)
-    whole = tf.function(lambda start: one_micro_batch(start, size), autograph=False).get_concrete_function(start)
-    end = examples // size * size
-
-    def add_micro_batch(start, sums):
-        return start + size, _add(sums, whole(start))
-
-    sums = _zeros(variables, whole.structured_outputs)
     _, sums = tf.while_loop(lambda start, _: start < end, add_micro_batch, (0, sums), parallel_iterations=1)
-    return _add(sums, one_micro_batch(end, examples - end)) if end < examples else sums
+    if not of_one_size:
+        return sums
+    if is_static:
+        return add_the_rest() if end < examples else sums
+    return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
 
 
 def sum_unrolled(one_micro_batch, parts):

@@ -96,11 +96,12 @@ def reduce_with_changes(thing):
         state = {name: _Places.of(value, parts) for name, value in state.items()}
         if state or added_classes(part):
             changes.append((index, added_classes(part), state))
-    return _with_changes, (own_class(thing), bytes_of_file(thing), changes)
+    _, (file,) = KerasSaveable.__reduce__(thing)  # without the class, which pickle could not find
+    return _with_changes, (own_class(thing), file, changes)
 
 
 def _with_changes(own, file, changes):
-    thing = object_of_file(own, file)
+    thing = own._unpickle_model(file)  # private: Keras
     parts = _parts(thing)
     for index, classes, state in changes:
         for ours in classes:
@@ -141,14 +142,3 @@ def register_class_as(made, own):  # private: Keras
     object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
     if name := api_export.get_name_from_symbol(own):
         api_export.REGISTERED_OBJS_TO_NAMES[made] = name
-
-
-def bytes_of_file(thing):  # private: Keras
-    """Return a layer or model as Keras pickles it, without its class, which pickle could not find."""
-    _, (file,) = KerasSaveable.__reduce__(thing)
-    return file
-
-
-def object_of_file(own, file):  # private: Keras
-    """Return the layer or model of class ``own`` from the output of `bytes_of_file`."""
-    return own._unpickle_model(file)
