@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from resume_runs import (
     of_unknown_size,
     state,
     train,
+    whole,
 )
 
 import bigtrain_nb as bt
@@ -260,3 +262,22 @@ def test_a_checkpoint_of_a_large_model_takes_what_its_weights_take(tmp_path):
     assert (before, again) == (False, True) and trained.any()
     np.testing.assert_array_equal(restored, trained)
     assert 4e8 <= sum(path.stat().st_size for path in tmp_path.iterdir()) < 4.01e8
+
+
+@pytest.mark.parametrize("epoch_of", [epoch_of, of_unknown_size])
+def test_an_epoch_that_a_callback_stops_goes_on_after_a_restart(epoch_of, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=epoch_of)
+    for seed, steps in ((1, 4), (2, BATCHES + 2)):  # within the first epoch, then within the second
+        resume = Resume(tmp_path / "cut", model_of(seed=seed))
+        train(resume, At(steps, partial(setattr, resume.model, "stop_training", True)), epoch_of=epoch_of)
+        assert (resume.epoch, resume.step) == divmod({1: 4, 2: BATCHES + 6}[seed], BATCHES)
+    assert train(Resume(tmp_path / "cut", model_of(seed=3)), epoch_of=epoch_of) == expected
+
+
+def test_a_fit_that_was_interrupted_in_a_step_asks_for_another_resume(tmp_path):
+    resume = Resume(tmp_path, model_of(), every=2)
+    with pytest.raises(Crash):
+        train(resume, first=At(5, crash))  # the weights have this step, the count does not
+    with pytest.raises(RuntimeError, match="make Resume again"):
+        train(resume)
+    assert train(Resume(tmp_path, model_of(seed=2))) == whole()
