@@ -216,3 +216,7 @@ def test_averages_are_not_swapped_in_where_each_replica_has_a_part_of_them():
         model.fit(np.ones((4, 3)), np.ones((4, 1)), callbacks=[keras.callbacks.SwapEMAWeights()], verbose=0)
     with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
         model.evaluate(np.ones((4, 3)), np.ones((4, 1)), callbacks=keras.callbacks.SwapEMAWeights(), verbose=0)
+    with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
+        model.evaluate(np.ones((4, 3)), np.ones((4, 1)), None, 0, None, None, [keras.callbacks.SwapEMAWeights()])
+    with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
+        model.predict(np.ones((4, 3)), None, 0, None, [keras.callbacks.SwapEMAWeights()])

@@ -190,7 +190,7 @@ def _examined(model, given):
     def losses_by_rows():
         return [tf.reshape(tf.concat([_losses(loss, *chunk) for chunk in chunks], 0), leading)]
 
-    loss = given.loss.loss if isinstance(given.loss, WatchedLoss) else given.loss
+    loss = given.loss
     if WatchedLoss(loss).reduces:
         why = "it overrides __call__, and with it Keras' own reduction"
     elif loss.reduction in (None, "none"):
