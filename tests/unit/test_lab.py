@@ -183,11 +183,15 @@ class TestGoingOn:
                 call()
         assert not lab.running
 
-    def test_after_a_race_those_that_remain_are_compared_or_the_best_two(self):
+    def test_after_a_race_those_that_remain_are_compared_or_the_best_two(self, monkeypatch):
         lab = Lab(lambda n: lambda: n, seconds=SECONDS, n=[1, 7, 9])
         race = lab.race()
         assert race.remaining == ["run 3"] and lab.can_extend
+        said = []
+        lab.say = said.append
+        monkeypatch.setattr("bigtrain_nb.lab.lab.scaled_seconds", lambda seconds: 2 * seconds)
         again = lab.extend()
+        assert any("about 0.1 s, up to 0." in status for status in said), said
         assert [run.name for run in again] == ["run 2", "run 3"]
         assert lab.runs[0].comparison is race and {run.comparison.names for run in again} == {("run 3", "run 2")}
         assert again[0].against is again[1] and "0.78x" in str(lab.table()) and lab.picture().data

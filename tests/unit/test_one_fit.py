@@ -29,6 +29,7 @@ from resume_runs import (
 import bigtrain_nb as bt
 from bigtrain_nb.common.passes import skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.callback_state import continue_csv_logs
 from bigtrain_nb.train.resume import Resume
 
 callbacks = keras.callbacks
@@ -97,6 +98,14 @@ def test_rows_of_an_epoch_that_comes_again_are_written_once(tmp_path):
     fitted(tmp_path / "run", 2, [callbacks.CSVLogger(str(log))])
     rows = log.read_text(encoding="utf-8").splitlines()
     assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1"] and "0.5" not in rows[2]
+
+
+def test_rows_in_an_object_store_are_kept():  # without a `fit`, which Keras' CSVLogger cannot end there
+    log = callbacks.CSVLogger("ram://log.csv")
+    with tf.io.gfile.GFile(log.filename, "w") as file:
+        file.write("epoch,loss\r\n0,0.9\r\n1,0.5\r\n")
+    continue_csv_logs([log], 1)
+    assert log.append and tf.io.gfile.GFile(log.filename).read().split() == ["epoch,loss", "0,0.9"]
 
 
 def test_a_rate_by_epochs_is_not_applied_twice_in_an_epoch(tmp_path):
