@@ -46,7 +46,7 @@ class TestMeasured:
         assert second.ratio.median > 8  # 80 times as fast on an idle machine
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
 
-    def test_a_run_passes_at_most_eight_files(self, tmp_path):
+    def test_a_run_passes_at_most_eleven_files(self, tmp_path):
         program = (
             "import sys, time, bigtrain_nb as bt\n"
             "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"
@@ -60,7 +60,7 @@ class TestMeasured:
             "print(sorted(name for name in called if any(room in name for room in rooms)))\n"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert len(ast.literal_eval(done.stdout)) <= 8, done.stdout
+        assert len(ast.literal_eval(done.stdout)) <= 11, done.stdout
 
 
 def test_only_the_last_comparison_and_four_steps_stay_in_memory_and_these_are_not_built_again():
