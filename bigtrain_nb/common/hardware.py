@@ -285,7 +285,8 @@ def _nvidia_smi(query):
 
 
 def _processor():
-    info = Path("/proc/cpuinfo")  # only Linux has it
-    if info.exists() and (found := re.search(r"^model name\s*:\s*(.*\S)", info.read_text(), re.MULTILINE)):
-        return found[1]
+    with suppress(OSError):  # only Linux has it
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if found := re.search(r"^model name[ \t]*:[ \t]*(.*\S)", info, re.MULTILINE):
+            return found[1]
     return platform.processor() or platform.machine()

@@ -199,7 +199,10 @@ def _check_kinds(kinds):
         )
     for kind in kinds:
         if kind not in KINDS:
-            raise ValueError(f"TF_CONFIG has the task type {kind!r}; it must be one of {', '.join(KINDS)}")
+            raise ValueError(
+                f"TF_CONFIG has the task type {kind!r}; it must be one of {', '.join(KINDS)} (TensorFlow 1's master is"
+                " the chief)"
+            )
 
 
 def _check_addresses(cluster):

@@ -63,7 +63,7 @@ def arguments(words):
     values = {}
     name = None
     for place, word in enumerate(words, 1):
-        if re.match(r"-(?![\d.])", word):  # not a negative number
+        if re.match(r"-(?![\d.]|inf|nan)", word):  # not a negative number
             name, _, value = word.partition("=")
             values.setdefault(name, []).extend([value] if value else [])
         else:

@@ -216,7 +216,7 @@ class Model(keras.Model):
     def __setattr__(self, name, value):
         """Set an attribute; a new value of a setting takes effect at the next `fit`.
 
-        Raises RuntimeError during `fit`, `evaluate` or `predict` if it is the value of a setting.
+        Raises RuntimeError during `fit`, `evaluate` or `predict`, callbacks included, if it is the value of a setting.
         """
         if name in SETTINGS and self._is_running:
             raise RuntimeError(
@@ -558,12 +558,14 @@ class Model(keras.Model):
 
         Each of several workers writes a complete file and renames it: with one path, the last one remains.
         """
-        save = partial(super().save, zipped=zipped, **kwargs)
+        given = kwargs if zipped is None else {"zipped": zipped, **kwargs}
+        save = partial(super().save, **given)
         self._save_once(save, filepath, overwrite, makes_folder=zipped is False)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None):
         """Save like `keras.Model.save_weights`, replacing the old file as `save` does."""
-        save = partial(super().save_weights, max_shard_size=max_shard_size)
+        given = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
+        save = partial(super().save_weights, **given)
         self._save_once(save, filepath, overwrite, makes_folder=max_shard_size is not None)
 
     def _save_once(self, save, filepath, overwrite, makes_folder):

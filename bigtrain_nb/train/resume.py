@@ -102,7 +102,7 @@ class Resume(keras.callbacks.Callback):
     ``steps_per_epoch``, `BackupAndRestore`, and a model that was compiled again; TypeError if ``model`` is not a Keras
     model; OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another run
     uses the folder, if the workers do not share it, in the scope of several workers, and for `fit` in a loop over
-    `epochs`. If one worker cannot start, all raise.
+    `epochs` or after one that was interrupted in a step. If one worker cannot start, all raise.
 
     Example::
 
@@ -382,8 +382,6 @@ class Resume(keras.callbacks.Callback):
 
     def _refuse_wrong_fit(self, given, callbacks):
         first = given.get("initial_epoch", 0)
-        if self._in_step:
-            raise RuntimeError("fit was interrupted in a step: make Resume again, which restores the last saved step")
         if self._epochs is None:
             raise ValueError(f"fit needs a dataset returned by resume.data: {ONE_FIT}")
         if first != self.epoch:
@@ -397,6 +395,8 @@ class Resume(keras.callbacks.Callback):
             raise ValueError("the model was compiled again, with another optimizer: make Resume after compile")
         if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks):
             raise ValueError("BackupAndRestore and Resume both set where training resumes: leave out one of them")
+        if self._in_step:
+            raise RuntimeError("fit was interrupted in a step: make Resume again, which restores the last saved step")
 
     def on_train_begin(self, logs=None):
         if self._callbacks is None:
@@ -409,6 +409,7 @@ class Resume(keras.callbacks.Callback):
         self._opened = self._epochs.times_opened
 
     def _begin_epoch(self, epoch, logs):
+        self._stops_within_epoch = False
         self._restore_history()
         if self.step and self._rate is not None:
             self.model.optimizer.learning_rate.assign(self._rate)  # a per-epoch schedule has set it again
@@ -446,11 +447,13 @@ class Resume(keras.callbacks.Callback):
 
     def _end_batch(self, batch, logs):
         self._stops_within_epoch = self.model.stop_training and self.step != self._length
+        if self._stops_within_epoch:  # before the other callbacks end the epoch, which a restart continues
+            self._save(stop=self._preemption.was_requested())
 
     def _end_epoch_of_fit(self, epoch, logs):
         self._suppressed_warnings.close()
-        if self._stops_within_epoch:  # by a callback; Keras ends the epoch
-            self._save(stop=self._preemption.was_requested())
+        self._in_step = False  # Keras has begun another batch if it did not know that this was the last
+        if self._stops_within_epoch:
             return
         self._state.length = self._length = self._length or self.step
         self._state.history.append([epoch, plain(logs)])

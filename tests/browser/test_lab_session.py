@@ -11,7 +11,7 @@ DONE = "every cell has run"
 SMALL = [
     "import bigtrain_nb as bt\ndata = bt.photo_crops(count=512, test_count=64)",
     "def build(**settings):\n    return bt.Pipeline(data=data, rewrites=False, **settings)",
-    'bt.Lab(build, seconds=1.0, num_parallel_calls=[1, 2, 4], cache=[None, "memory"], batch=[16, 32, 64],'
+    'bt.Lab(build, seconds=2.0, num_parallel_calls=[1, 2, 4], cache=[None, "memory"], batch=[16, 32, 64],'
     " prefetch=[0, 2])",
     f"print({DONE[:5]!r} + {DONE[5:]!r})",
 ]

@@ -290,3 +290,24 @@ def test_a_fit_that_was_interrupted_in_a_step_asks_for_another_resume(tmp_path):
     with pytest.raises(RuntimeError, match="make Resume again"):
         train(resume)
     assert train(Resume(tmp_path, model_of(seed=2))) == whole()
+
+
+def test_a_second_fit_goes_on_after_an_epoch_of_unknown_length(tmp_path):
+    resume = Resume(tmp_path, model_of())
+    train(resume, epoch_of=of_unknown_size, epochs=1)
+    assert train(resume, epoch_of=of_unknown_size) == whole()
+
+
+def test_callbacks_end_an_epoch_once_that_one_of_them_stopped(tmp_path):
+    def plateaus():
+        return [callbacks.EarlyStopping("loss", min_delta=100, patience=9)]
+
+    resume = Resume(tmp_path / "cut", model_of())
+    stops = At(BATCHES + 3, partial(setattr, resume.model, "stop_training", True))
+    run = {"epochs": 3, "shuffle": False, "verbose": 0}
+    resume.model.fit(resume.data(epoch_of), callbacks=[*plateaus(), stops, resume], **run)
+    (again,) = plateaus()
+    fitted(tmp_path / "cut", 3, [again])
+    (once,) = plateaus()
+    fitted(tmp_path / "whole", 3, [once])
+    assert again.wait == once.wait == 2

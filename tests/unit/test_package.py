@@ -1,4 +1,4 @@
-"""The public interface: names load their modules lazily, quietly and fast."""
+"""The public interface: names load their modules lazily and quietly."""
 
 import json
 import os
