@@ -152,6 +152,7 @@ class WatchedLoss:
         self.reduces = type(loss).__call__ is not keras.losses.Loss.__call__  # with its own masking, if any
         self._of_examples = loss.call
         self.arguments = None  # their specs
+        self.received = []  # for each call by Keras: the sample weight, and the mask of the predictions
         self.shape = None
         self.is_one_number = False
         self.mask = None
@@ -169,13 +170,17 @@ class WatchedLoss:
         return values
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """Replace a loss that does its own reduction."""
+        """Replace the loss where Keras calls it."""
+        self.received.append((sample_weight, mask_of(y_pred)))
+        if not self.reduces:
+            return self.loss(y_true, y_pred, sample_weight)
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
-    def record(self, y_true, y_pred, mask):
-        """Record the arguments and the mask of a loss that is computed elsewhere."""
-        self.arguments, self.mask = (y_true, y_pred), mask
+    def record(self, arguments, mask, *received):
+        """Record what a loss that is computed elsewhere takes and returns."""
+        self.arguments, self.mask = arguments, mask
+        self.received.append(received)
 
     def changes_variables(self):
         """Return whether it assigns to tables or to variables other than those of Keras' random seeds.
@@ -259,9 +264,8 @@ def losses_watched(model):
         for index, entry in enumerate(compiled._flat_losses):
             loss = entry.loss.loss if isinstance(entry.loss, WatchedLoss) else entry.loss  # replicas are threads
             watched.append(WatchedLoss(loss))
-            if watched[-1].reduces:
-                stack.callback(compiled._flat_losses.__setitem__, index, entry._replace(loss=loss))
-                compiled._flat_losses[index] = entry._replace(loss=watched[-1])
+            stack.callback(compiled._flat_losses.__setitem__, index, entry._replace(loss=loss))
+            compiled._flat_losses[index] = entry._replace(loss=watched[-1])
             stack.enter_context(patched_method(loss, "call", watched[-1].watched))
         yield watched
 

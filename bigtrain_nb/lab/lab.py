@@ -326,12 +326,13 @@ class Lab:
         """Measure the last comparison longer; update its runs and return them."""
         with self._on_the_machine(job):
             before = self.runs[-1].comparison
-            new = [before.settings[name] for name in job] if isinstance(before, Race) else []
-            self._announce(job, new, seconds, seconds)
             if isinstance(before, Race):
+                new = [before.settings[name] for name in job]
+                self._announce(job, new, scaled_seconds(seconds), max(INTERIM_CHECKS) * scaled_seconds(seconds))
                 sources = {name: partial(self._source, **before.settings[name]) for name in job}
                 comparison = compare(sources, seconds=seconds, progress=partial(self._progress, job))
             else:
+                self._announce(job, [], seconds, seconds)
                 comparison = before.extend(seconds, partial(self._progress, job))
         with self._still(job):
             again = [run for run in self.runs if run.comparison is before and run.name in job]

@@ -255,28 +255,28 @@ def weight_of(examples, places, reduction):
 def places_of(data, loss, reduction):
     """Return the weight of each position of a batch in the mean of the ``loss`` of `compile`; None if equal.
 
-    It is 0 where the target is the ignored class, and includes the sample weights if the mean divides by their sum.
+    It is 0 where the target is the ignored class, or the sample weight if the mean divides by their sum.
     """
     if reduction == "sum":
         return None
     _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    valid = _valid_places(y, loss)
     if reduction != "mean_with_sample_weight" or sample_weight is None:
-        return valid
+        return _valid_places(y, loss)
     weights = keras.tree.flatten(sample_weight)
     if len(weights) > 1:
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-    weight = tf.cast(weights[0], _dtype_of_weights())
+    return checked_weight(weights[0])
+
+
+def checked_weight(sample_weight):
+    """Return the sample weights by whose sum losses divide; raise ValueError for a scalar."""
+    weight = tf.cast(sample_weight, _dtype_of_weights())
     if weight.shape.rank == 0:
         raise ValueError(
             '"mean_with_sample_weight" needs a sample_weight for each example, not one scalar, by which Keras would'
             " divide the sum of all losses"
         )
-    if valid is None:
-        return weight
-    if weight.shape.rank == valid.shape.rank + 1 and weight.shape[-1] == 1:
-        weight = tf.squeeze(weight, -1)
-    return weight * valid
+    return weight
 
 
 def _dtype_of_weights():

@@ -2,13 +2,12 @@
 
 import csv
 import io
-import os
 
 import numpy as np
 
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.quiet import keras, tf
 
 
 def get_states(callbacks):
@@ -53,20 +52,24 @@ def has_stopped(callbacks, states):
 def continue_csv_logs(callbacks, epoch):
     """Let each `CSVLogger` append to the rows of the epochs before this one."""
     for callback in callbacks:
-        if isinstance(callback, keras.callbacks.CSVLogger) and os.path.exists(callback.filename):
+        if isinstance(callback, keras.callbacks.CSVLogger) and tf.io.gfile.exists(callback.filename):
             callback.append = True
             _leave_out_rows_from(callback.filename, callback.sep, epoch)
 
 
 def _leave_out_rows_from(path, separator, epoch):
     """Remove rows written after the last checkpoint, whose epochs are repeated."""
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file, delimiter=separator))
+    with tf.io.gfile.GFile(path) as file:
+        rows = list(csv.reader(io.StringIO(file.read(), newline=""), delimiter=separator))
     kept = [row for row in rows if row and not (row[0].isdecimal() and int(row[0]) >= epoch)]
     if kept != rows:
         text = io.StringIO(newline="")
         csv.writer(text, delimiter=separator).writerows(kept)
-        write_text(path, text.getvalue())
+        if "://" not in path:
+            return write_text(path, text.getvalue())
+        with tf.io.gfile.GFile(f"{path}.part", "w") as file:
+            file.write(text.getvalue())
+        tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
 
 
 def _named(callbacks):

@@ -15,7 +15,7 @@ import numpy as np
 from bigtrain_nb.common.keras_compat import captured_variables_kept, layers_that_add_losses, mask_of, outputs_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
-from bigtrain_nb.train.batches import named_tensors
+from bigtrain_nb.train.batches import checked_weight, named_tensors
 
 MOST_EXAMPLES = 8
 MOST_NUMBERS = 2**24
@@ -31,33 +31,44 @@ _KNOWN = {}
 def unmasked_share(share, y_pred, sample_weight, watched, training):
     """Return the share of a `ReplicaBatch`'s weight that the mask of its loss keeps, a scalar of 0 to 1.
 
-    The mean over pieces of their losses, weighted by weight times this share, is then the loss of the batch. It is None
+    If a custom `compute_loss` replaces the sample weights by which losses divide, it is the ratio of their sums. The
+    mean over pieces of their losses, weighted by weight times this share, is then the loss of the batch. It is None
     without a mask, if losses are sums, and for several outputs, each with its own valid positions. Before, refuse or
     warn of losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`.
     """
-    called = [one for one in watched if one.arguments is not None]
-    is_only_loss = len(called) == 1 and len(tf.nest.flatten(y_pred)) == 1
-    _check_losses(share, y_pred, sample_weight, called, is_only_loss, training)
-    if not is_only_loss or share.loss_reduction == "sum":
+    called, outputs = [one for one in watched if one.arguments is not None], tf.nest.flatten(y_pred)
+    is_only_loss = len(called) == len([one for one in watched if one.received] or outputs) == 1
+    (weight,) = keras.tree.flatten(sample_weight)[:1] or [None]
+    received = [each for one in watched for each in one.received] or [(weight, mask_of(each)) for each in outputs]
+    _check_losses(share, y_pred, sample_weight, called, received, is_only_loss, training)
+    weights = {id(each): each for each, _ in received}
+    is_replaced = share.loss_reduction == "mean_with_sample_weight" and len(weights) == 1 and id(weight) not in weights
+    masks = []
+    if is_only_loss and share.loss_reduction != "sum" and not (called[0].reduces and called[0].is_one_number):
+        masks = [mask for mask in (received[-1][1], called[0].mask) if mask is not None]
+    if not masks and not is_replaced:
         return None
-    (loss,), (output,) = called, tf.nest.flatten(y_pred)
-    masks = [mask for mask in (mask_of(output), loss.mask) if mask is not None]
-    if not masks or (loss.reduces and loss.is_one_number):  # which does not use masks
-        return None
-    left = tf.cast(masks[0], tf.float32)
-    for mask in masks[1:]:
+    left = tf.ones([])
+    for mask in masks:
         left *= tf.cast(mask, tf.float32)
-    counted = tf.ones_like(left) if share.places is None else tf.cast(share.places, tf.float32)
-    if counted.shape.rank > left.shape.rank:
-        counted = tf.squeeze(counted, -1)
-    while counted.shape.rank < left.shape.rank:
-        counted = counted[..., None]
-    counted *= tf.ones_like(left)
-    return tf.math.divide_no_nan(tf.reduce_sum(counted * left), tf.reduce_sum(counted))
+    (weight,) = weights.values() if is_replaced else [weight]
+    if share.loss_reduction == "mean_with_sample_weight" and weight is not None:
+        counted = tf.cast(checked_weight(weight), tf.float32)
+        if counted.shape.rank > left.shape.rank > 0:
+            counted = tf.squeeze(counted, -1)
+        while counted.shape.rank < left.shape.rank:
+            counted = counted[..., None]
+        left *= counted
+    return _mean(left) if share.places is None else tf.math.divide_no_nan(_mean(left), _mean(share.places))
 
 
-def _check_losses(share, y_pred, sample_weight, called, is_only_loss, training):
-    model, kind = share.model, share.loss_reduction
+def _mean(values):
+    """Return the mean as float32, 0 without values."""
+    return tf.math.divide_no_nan(tf.reduce_sum(tf.cast(values, tf.float32)), tf.cast(tf.size(values), tf.float32))
+
+
+def _check_losses(share, y_pred, sample_weight, called, received, is_only_loss, training):
+    model, kind, has_mask = share.model, share.loss_reduction, any(mask is not None for _, mask in received)
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
     predictions = [each for loss in called for each in tf.nest.flatten(loss.arguments[1])]
     refuse_outputs_of_pairs(model, x, y_pred, [each.shape for each in predictions if each.shape.rank], training)
@@ -73,7 +84,7 @@ def _check_losses(share, y_pred, sample_weight, called, is_only_loss, training):
         )
     layers = layers_that_add_losses(model) if model.losses else []
     ignoring = [loss.name for loss in called if loss.mask is not None]
-    is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and _has_mask(y_pred))
+    is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and has_mask)
     adding = [layer.name for layer in layers if is_weighted or not adds_a_mean_only(layer)]
     if adding:
         _warn(
@@ -87,9 +98,16 @@ def _check_losses(share, y_pred, sample_weight, called, is_only_loss, training):
             'with reduction "sum", regularizers and add_loss would be counted once per micro-batch: use'
             ' "sum_over_batch_size"'
         )
+    if kind == "mean_with_sample_weight" and len({id(weight) for weight, _ in received}) > 1:
+        _warn(
+            model,
+            'its custom compute_loss gives different sample weights to losses with reduction="mean_with_sample_weight",'
+            " which divide by their sums, but a step weights all losses of a micro-batch or a replica by one sum. Give"
+            ' the same sample_weight to all, or use reduction="sum_over_batch_size"',
+        )
     if kind == "sum" or not called or is_only_loss:
         return
-    if not ignoring and (not _has_mask(y_pred) or (kind == "mean_with_sample_weight" and sample_weight is not None)):
+    if not ignoring and (not has_mask or (kind == "mean_with_sample_weight" and sample_weight is not None)):
         return
     what = f"{ignoring[0]} leaves out positions" if ignoring else "its outputs have a mask"
     _warn(
@@ -98,10 +116,6 @@ def _check_losses(share, y_pred, sample_weight, called, is_only_loss, training):
         " valid positions, but a step weights these means by examples, not by valid positions. To weight by positions,"
         ' give all losses reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
     )
-
-
-def _has_mask(y_pred):
-    return any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
 
 
 REFUSED = {

@@ -37,6 +37,7 @@ from bigtrain_nb.common.keras_compat import (
     outputs_of,
     overriding,
     parts_of,
+    patched_method,
     synchronized_layers,
 )
 from bigtrain_nb.common.layers import optimizers_of
@@ -102,7 +103,7 @@ class Model(keras.Model):
 
     - layers with batch statistics, random numbers or added losses, such as expert load balancing, see a micro-batch of
       a replica's share; moving statistics are averaged over replicas
-    - losses of masked outputs, and those with ``ignore_class``, are exact for a single output; for several outputs with
+    - losses of masked outputs, and those with ``ignore_class``, are exact for a single loss; for several losses with
       masks they are means over the valid positions of a micro-batch, not of the batch, and `fit` warns
     - losses that return one value per batch, like `Dice`, or compare examples, like `Circle`, are computed for each
       micro-batch of a replica's share; their mean by examples is that of the batch only if they are means over
@@ -153,6 +154,7 @@ class Model(keras.Model):
     _reduction = None
     _orders = None  # `SharedDataOrder` of several workers
     _noise = None  # gradient noise, if measured
+    _is_running = False  # in `fit`, `evaluate` or `predict`
 
     # Making or converting a model
 
@@ -212,7 +214,16 @@ class Model(keras.Model):
     __reduce__ = in_place.reduce_with_changes
 
     def __setattr__(self, name, value):
-        """Set an attribute; a new value of a setting takes effect at the next `fit`."""
+        """Set an attribute; a new value of a setting takes effect at the next `fit`.
+
+        Raises RuntimeError during `fit`, `evaluate` or `predict` if it is the value of a setting.
+        """
+        if name in SETTINGS and self._is_running:
+            raise RuntimeError(
+                f"{name} cannot change during fit, evaluate or predict, whose steps are made at the start: set"
+                f" model.{name} before. To train some epochs with another value, call fit twice, the second time with"
+                " initial_epoch"
+            )
         if name in SETTINGS:
             value = checked(self, {name: value})[name]
             self.train_function = self.test_function = self.predict_function = None
@@ -414,8 +425,7 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
-        given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
-        callbacks = callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
+        callbacks = _callbacks_of(super().fit, args, kwargs)
         if several_workers(self.distribute_strategy):
             _refuse_shared_backups(self, callbacks)
         _refuse_other_strategy(self)
@@ -424,23 +434,27 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
-        with self._reading(callbacks_in(kwargs.get("callbacks"))):
+        with self._reading(_callbacks_of(super().evaluate, args, kwargs)):
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
-        with self._reading(callbacks_in(kwargs.get("callbacks")), is_prediction=True):
+        with self._reading(_callbacks_of(super().predict, args, kwargs), is_prediction=True):
             return super().predict(*args, **kwargs)
 
+    @contextmanager
     def _reading(self, callbacks, is_prediction=False):
-        """Return the context in which replicas can split batches, and several workers read the same batches."""
+        """Let replicas split batches and several workers read the same batches; settings stay as they are."""
         self.choose_reduction().refuse_callbacks(callbacks)
         strategy = self.distribute_strategy
         if several_workers(strategy) and self._orders is None:
             object.__setattr__(self, "_orders", SharedDataOrder(strategy))  # Keras tracks any other attribute
-        if strategy.num_replicas_in_sync == 1 and self._orders is None:
-            return nullcontext()
-        return checked_datasets(strategy, self._orders, is_prediction)
+        in_one_piece = strategy.num_replicas_in_sync == 1 and self._orders is None
+        with (
+            nullcontext() if self._is_running else patched_method(self, "_is_running", True),
+            nullcontext() if in_one_piece else checked_datasets(strategy, self._orders, is_prediction),
+        ):
+            yield
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
@@ -587,7 +601,8 @@ def _weight_in_evaluation(share, left):
     weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
     if share.loss_reduction == "sum":
         return examples, tf.math.divide_no_nan(examples_of_all, examples)
-    return tf.math.divide_no_nan(weight, weight_of_all) * tf.cast(examples_of_all, weight.dtype), 1.0
+    weight = tf.math.divide_no_nan(weight, weight_of_all) * tf.cast(examples_of_all, weight.dtype)
+    return tf.where(weight_of_all > 0, weight, tf.cast(examples, weight.dtype)), 1.0  # as in stock, the loss is then 0
 
 
 def _for_mean_over_replicas(logs, share):
@@ -601,6 +616,11 @@ def _for_mean_over_replicas(logs, share):
 
 
 # Refusing, or warning of, what would silently be wrong
+
+
+def _callbacks_of(method, args, kwargs):
+    given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
+    return callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
 
 
 def _is_functional(args, kwargs):

@@ -7,6 +7,7 @@ server, and on Google's CPU machines ignores SIGTERM; it keeps the signal, and a
 """
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -38,6 +39,7 @@ class Preemption:
         self._ray = _ray_train()
         self._ask = _alone if ask is None and self._ray else ask
         self._requested = False
+        self._pid = os.getpid()
         self._steps_between = 1
         self._steps_left = 1
         self._last_asked = time.monotonic()
@@ -79,7 +81,11 @@ class Preemption:
         return self._steps_left <= 0 and self.was_requested()
 
     def _note(self, *_):
-        self._requested = True
+        if os.getpid() == self._pid:
+            self._requested = True
+        else:  # forked, such as a worker of multiprocessing.Pool, which SIGTERM must end
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _ray_train():

@@ -150,6 +150,8 @@ class Resume(keras.callbacks.Callback):
         self._loop_sets_seed = False  # per epoch, so the seed is not for the next one
         self._checked_order = False  # of the epoch in which training resumes
         self._in_loop = False
+        self._in_step = False  # of `fit`
+        self._stops_within_epoch = False
         self._callbacks = None  # of the running `fit`
         self._epochs = None  # the result of `data`
         self._suppressed_warnings = ExitStack()
@@ -172,7 +174,8 @@ class Resume(keras.callbacks.Callback):
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the epochs from `epoch` to ``count - 1``, for a custom loop that does not call `fit`.
 
-        After the loop's body an epoch is complete, and is saved. SIGTERM is handled in this loop.
+        After the loop's body an epoch is complete, and is saved; a ``break`` saves nothing. SIGTERM is handled in this
+        loop.
         """
         count = integer("count", count, 1)
         with self._guarded():
@@ -295,6 +298,7 @@ class Resume(keras.callbacks.Callback):
         self._refuse_other_batches()
         self._warn_of_a_long_skip(before)
         self._state.step += integer("steps", steps, 0)
+        self._in_step = False
         if self.step == self._length:
             return  # the epoch's end saves
         stop = self._preemption.was_requested_by_now()
@@ -342,7 +346,10 @@ class Resume(keras.callbacks.Callback):
         """Train, restoring and saving other callbacks' state after they run, whatever the order of ``callbacks``."""
         self._refuse_wrong_fit(given, callbacks)
         after_others = keras.callbacks.LambdaCallback(
-            on_epoch_begin=self._begin_epoch, on_epoch_end=self._end_epoch_of_fit, on_train_begin=self._begin_fit
+            on_train_begin=self._begin_fit,
+            on_epoch_begin=self._begin_epoch,
+            on_train_batch_end=self._end_batch,
+            on_epoch_end=self._end_epoch_of_fit,
         )
         given["callbacks"] = [*callbacks, after_others]
         if has_stopped(callbacks, self._state.callbacks):
@@ -375,6 +382,8 @@ class Resume(keras.callbacks.Callback):
 
     def _refuse_wrong_fit(self, given, callbacks):
         first = given.get("initial_epoch", 0)
+        if self._in_step:
+            raise RuntimeError("fit was interrupted in a step: make Resume again, which restores the last saved step")
         if self._epochs is None:
             raise ValueError(f"fit needs a dataset returned by resume.data: {ONE_FIT}")
         if first != self.epoch:
@@ -417,6 +426,7 @@ class Resume(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if self.step == self._length:
             raise StopIteration  # Keras does not know the end of a resumed epoch, and would do one more step
+        self._in_step = True
 
     def on_train_batch_end(self, batch, logs=None):
         if self._epochs.times_opened == self._opened:
@@ -434,8 +444,14 @@ class Resume(keras.callbacks.Callback):
     def on_test_begin(self, logs=None):
         self._suppressed_warnings.close()
 
+    def _end_batch(self, batch, logs):
+        self._stops_within_epoch = self.model.stop_training and self.step != self._length
+
     def _end_epoch_of_fit(self, epoch, logs):
         self._suppressed_warnings.close()
+        if self._stops_within_epoch:  # by a callback; Keras ends the epoch
+            self._save(stop=self._preemption.was_requested())
+            return
         self._state.length = self._length = self._length or self.step
         self._state.history.append([epoch, plain(logs)])
         self._end_epoch()

@@ -404,7 +404,8 @@ def test_a_model_of_a_strategy_is_planned_as_it_is_set():
 def test_the_input_is_the_batch_and_those_that_wait_and_a_dataset_is_planned_as_its_first_batch(dense):
     x, y = np.zeros([10, 16], "float32"), np.zeros([10], "int32")
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-    plans = [plan_step(dense, batch) for batch in (dataset, (x[:8], y[:8]), 8)]
+    one = x[:8], y[:8]
+    plans = [plan_step(dense, batch) for batch in (dataset, one, 8, list(one), [one])]
     assert {plan.title for plan in plans} == {"A step of 8 examples, AdamW, float32"}
     assert len({plan.activations.total for plan in plans}) == 1
     assert plans[0].memory["input"] == plans[1].memory["input"] == 2 * 8 * (16 * 4 + 4)

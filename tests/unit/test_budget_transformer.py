@@ -211,6 +211,14 @@ def test_float32_is_that_of_tensorflow_which_uses_tf32():
     assert ACCELERATORS["V100"].flops("float32") == 15.7e12  # has no TF32
 
 
+@pytest.mark.parametrize(
+    ("policy", "words"), [("float64", "V100 has no FLOP/s for 'float64'"), ("bfloat16", "V100 has no bfloat16")]
+)
+def test_the_peak_of_a_type_that_a_device_lacks_is_refused(policy, words):
+    with pytest.raises(ValueError, match=words):
+        ACCELERATORS["V100"].flops(policy)
+
+
 def test_fully_sharded_comes_first_and_then_what_is_much_faster():
     assert plan_cluster(SIZES["7 B"], 64).layout == Layout(1, 1, 8, 3)
     assert plan_cluster(SIZES["GPT-2"], 8).layout.devices == 1

@@ -369,7 +369,7 @@ def test_a_list_of_layers_stays_out_of_files(tmp_path):
     assert distance(stock, other) == 0 and list(stock.fully_shard) == [stock.stack[1]]
 
 
-def test_what_is_frozen_after_it_was_sharded_does_not_train():
+def test_what_is_frozen_after_it_was_sharded_does_not_train_until_thawed():
     """LoRA freezes a kernel, whose shard is the trainable variable."""
     with on(2):
         model = bt.Model.of(dense(), fully_shard=BLOCKS)
@@ -384,6 +384,12 @@ def test_what_is_frozen_after_it_was_sharded_does_not_train():
     model.fit(EVEN, verbose=0)
     moved = [not np.array_equal(one, other) for one, other in zip(before, chosen.get_weights(), strict=True)]
     assert moved == [weight.name != "kernel" for weight in chosen.weights]
+    before = chosen.get_weights()
+    with on(2):
+        chosen._kernel.trainable = True
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(EVEN, verbose=0)
+    assert not any(np.array_equal(one, other) for one, other in zip(before, chosen.get_weights(), strict=True))
 
 
 def test_a_weight_that_is_left_undecayed_itself_and_not_by_its_name_stays_so():

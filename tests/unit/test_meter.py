@@ -273,6 +273,25 @@ def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch)
     meter = metered(model, [8] * 12)
     flops = 2 * (6 * 4 * 2 + 4 * 3)  # per example: forward and weight gradients, and the second layer's input gradient
     assert meter.mfu == pytest.approx(meter.result.median * flops / 8.1e12)
+    half = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, dtype="mixed_float16"), keras.layers.Dense(1)])
+    half.compile("sgd", "mse")
+    meter = metered(half, [8] * 12)
+    assert meter.mfu == pytest.approx(meter.result.median * flops / 65e12)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("y"), AttributeError("shape"), tf.errors.InvalidArgumentError(None, None, "")]
+)
+def test_a_plan_that_fails_does_not_end_fit(clock, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(module, "accelerator_here", lambda: bt.ACCELERATORS["T4"])
+    monkeypatch.setattr(module, "flops_of_an_example", fails)
+    model = dense()
+    model.compile("sgd", "mse")
+    meter = metered(model, [8] * 12)
+    assert meter.result.median > 0 and meter.mfu is None
 
 
 def test_recomputation_and_a_chunked_head_do_not_change_the_flops_of_a_model():

@@ -37,6 +37,7 @@ def test_a_batch_without_any_weight_changes_nothing():
         model = bt.Model(inputs, layers.Dense(1)(layers.BatchNormalization()(inputs)), micro_batches=2)
         before = [variable.numpy() for variable in model.trainable_variables]
         fitted(model, MSE("mean_with_sample_weight"), 0 * WEIGHTS)
+        assert model.evaluate(X, Y, batch_size=11, sample_weight=0 * WEIGHTS, verbose=0) == 0
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     for variable, value in zip(model.trainable_variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
@@ -115,6 +116,67 @@ def test_a_masked_loss_is_the_mean_over_the_valid_places_of_the_batch(reduction,
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
 
 
+def of_rare_tokens(loss, x, y, y_pred, sample_weight):
+    return loss(x, y, y_pred, sample_weight=tf.cast(y > 3, "float32"))
+
+
+def of_next_tokens(loss, x, y, y_pred, sample_weight):
+    """A slice has no mask."""
+    return loss(x, y[:, 1:], y_pred[:, :-1], sample_weight=sample_weight)
+
+
+def without_weights(loss, x, y, y_pred, sample_weight):
+    return loss(x, y, y_pred)
+
+
+BY_WEIGHTS = {"reduction": "mean_with_sample_weight"}
+CROSSENTROPY = partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+
+
+class OwnLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return self.own(super().compute_loss, x, y, y_pred, sample_weight)
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "replicas", "weights"),
+    [
+        (of_rare_tokens, BY_WEIGHTS, 1, None),
+        (of_rare_tokens, BY_WEIGHTS, 2, WEIGHTS[:12]),
+        (without_weights, BY_WEIGHTS, 1, WEIGHTS[:12]),
+        (of_next_tokens, {}, 2, None),
+        (of_next_tokens, {"ignore_class": 0, **BY_WEIGHTS}, 1, np.geomspace(0.1, 9, 48).reshape(12, 4)),
+    ],
+)
+def test_micro_batches_count_by_the_mask_and_weights_that_a_loss_receives(own, options, replicas, weights):
+    results = []
+    for where, make in ((1, lambda model: model), (replicas, partial(bt.Model.of, micro_batches=3))):
+        keras.utils.set_random_seed(1)
+        with on(where):
+            inputs = keras.Input((5,), dtype="int32")
+            model = OwnLoss(inputs, layers.Dense(9)(layers.Embedding(9, 4, mask_zero=True)(inputs)))
+            model.own = own
+            model = make(model)
+            model.compile(keras.optimizers.SGD(0.5), CROSSENTROPY(**options))
+        data = {"x": TOKENS, "y": TOKENS, "sample_weight": weights, "batch_size": 12, "verbose": 0}
+        losses = model.fit(**data, epochs=2, shuffle=False).history["loss"]
+        results.append([*losses, model.evaluate(**data)])
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
+def test_different_weights_for_losses_that_divide_by_them_are_warned_of():
+    def own(loss, x, y, y_pred, sample_weight):
+        return without_weights(loss, x, y, y_pred, None) + of_rare_tokens(loss, x, y, y_pred, None)
+
+    inputs = keras.Input((5,), dtype="int32")
+    model = OwnLoss(inputs, layers.Dense(9)(layers.Embedding(9, 4)(inputs)))
+    model.own = own
+    model = bt.Model.of(model, micro_batches=2)
+    model.compile("sgd", CROSSENTROPY(**BY_WEIGHTS))
+    with pytest.warns(UserWarning, match="gives different sample weights to losses .* the same sample_weight to all"):
+        model.fit(TOKENS, TOKENS, batch_size=12, verbose=0)
+
+
 def test_the_noise_of_a_masked_loss_is_that_of_the_same_loss_by_sample_weights():
     """Sample weights are counted before a step, a mask within it."""
     scales = []
@@ -161,6 +223,12 @@ def test_a_new_number_of_micro_batches_holds_from_the_next_fit_on():
         spy.longest.assign(0)
         model.fit(X[:12], Y[:12], batch_size=12, verbose=0)
         assert spy.longest.numpy() == length
+    change = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: setattr(model, "micro_batches", 2))
+    for run in (model.fit, model.evaluate):
+        change.on_test_begin = change.on_epoch_begin
+        with pytest.raises(RuntimeError, match="micro_batches cannot change during fit.*call fit twice"):
+            run(X[:12], Y[:12], callbacks=[change], verbose=0)
+    model.micro_batches = 2
 
 
 def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device():

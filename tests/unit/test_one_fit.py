@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,11 +23,13 @@ from resume_runs import (
     of_unknown_size,
     state,
     train,
+    whole,
 )
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.passes import skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.callback_state import continue_csv_logs
 from bigtrain_nb.train.resume import Resume
 
 callbacks = keras.callbacks
@@ -95,6 +98,14 @@ def test_rows_of_an_epoch_that_comes_again_are_written_once(tmp_path):
     fitted(tmp_path / "run", 2, [callbacks.CSVLogger(str(log))])
     rows = log.read_text(encoding="utf-8").splitlines()
     assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1"] and "0.5" not in rows[2]
+
+
+def test_rows_in_an_object_store_are_kept():  # without a `fit`, which Keras' CSVLogger cannot end there
+    log = callbacks.CSVLogger("ram://log.csv")
+    with tf.io.gfile.GFile(log.filename, "w") as file:
+        file.write("epoch,loss\r\n0,0.9\r\n1,0.5\r\n")
+    continue_csv_logs([log], 1)
+    assert log.append and tf.io.gfile.GFile(log.filename).read().split() == ["epoch,loss", "0,0.9"]
 
 
 def test_a_rate_by_epochs_is_not_applied_twice_in_an_epoch(tmp_path):
@@ -260,3 +271,22 @@ def test_a_checkpoint_of_a_large_model_takes_what_its_weights_take(tmp_path):
     assert (before, again) == (False, True) and trained.any()
     np.testing.assert_array_equal(restored, trained)
     assert 4e8 <= sum(path.stat().st_size for path in tmp_path.iterdir()) < 4.01e8
+
+
+@pytest.mark.parametrize("epoch_of", [epoch_of, of_unknown_size])
+def test_an_epoch_that_a_callback_stops_goes_on_after_a_restart(epoch_of, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=epoch_of)
+    for seed, steps in ((1, 4), (2, BATCHES + 2)):  # within the first epoch, then within the second
+        resume = Resume(tmp_path / "cut", model_of(seed=seed))
+        train(resume, At(steps, partial(setattr, resume.model, "stop_training", True)), epoch_of=epoch_of)
+        assert (resume.epoch, resume.step) == divmod({1: 4, 2: BATCHES + 6}[seed], BATCHES)
+    assert train(Resume(tmp_path / "cut", model_of(seed=3)), epoch_of=epoch_of) == expected
+
+
+def test_a_fit_that_was_interrupted_in_a_step_asks_for_another_resume(tmp_path):
+    resume = Resume(tmp_path, model_of(), every=2)
+    with pytest.raises(Crash):
+        train(resume, first=At(5, crash))  # the weights have this step, the count does not
+    with pytest.raises(RuntimeError, match="make Resume again"):
+        train(resume)
+    assert train(Resume(tmp_path, model_of(seed=2))) == whole()

@@ -211,6 +211,20 @@ def test_a_loss_of_ones_own_that_is_not_finite_is_named_forward():
     assert (found.layer, found.where) == ("loss", "forward") and found.values["loss"].nan == 1
 
 
+def test_a_variable_of_the_step_that_no_layer_owns_is_named():
+    factor = keras.Variable(1.0, name="factor")
+
+    class OwnVariable(OwnStep):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = self.own_loss(self(data[0], training=True), data[1]) + tf.sqrt(factor - 1.0)
+            self.optimizer.apply([tape.gradient(loss, factor.value)], [factor])
+            return {"loss": loss}
+
+    found = bt.find_overflow(compiled(functional(twelve(7), OwnVariable)), BATCH)
+    assert (found.layer, found.where) == ("loss", "backward") and found.values["gradient of factor"].infinite == 1
+
+
 def test_a_step_without_a_gradient_is_refused():
     class Counts(keras.Model):
         def train_step(self, data):

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,3 +91,19 @@ def test_another_thread_leaves_the_signal_alone():
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_ends_by_sigterm():
+    noted = Preemption()
+    with noted.listening():
+        ours, its = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(its, b"!")
+            time.sleep(60)
+            os._exit(0)
+        os.read(ours, 1)
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+    assert not noted.was_requested()

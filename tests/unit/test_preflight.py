@@ -645,6 +645,10 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_numbers(y=np.digitize(X[:, 2], [-0.4, 0.4])), "warning.*Feature 2.*with a threshold"),
         (lambda: of_numbers(y=3 - 2 * X[:, 2:3]), "warning.*Feature 2.*up to a factor"),
         (
+            lambda: of_classes(y=1 * np.stack([X[:, 2] > 0, X[:, 2] < 9, X[:, 3] > 0], 1), loss="binary_crossentropy"),
+            "skipped.*not one number for each example",
+        ),
+        (
             lambda: (classifier(width=11), batched(np.concatenate([X, ONE_HOT * 5 - 1], 1), CLASSES)),
             "warning.*one-hot copy",
         ),

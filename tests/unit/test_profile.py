@@ -200,5 +200,7 @@ def test_a_step_that_fails_leaves_no_profiler():
 def test_a_dataset_that_yields_nothing_is_refused(model):
     empty = one_after_the_other().take(0)
     for given in ((model, empty), (empty,)):
-        with pytest.raises(ValueError, match="the dataset yielded no batch"):
+        with pytest.raises(ValueError, match="the dataset yielded no batch$"):
             bt.profile(*given)
+    with pytest.raises(ValueError, match="no batch in a second pass: give an iterable that can be read again"):
+        bt.profile(lambda batch: batch, iter([tf.ones(1)]), steps=2)

@@ -176,7 +176,7 @@ def test_layers_are_frozen_and_thawed_with_a_new_compile():
     sharded.fit(data, verbose=0, shuffle=False)
     sharded.layers[1].trainable = True
     sharded.make_train_function(force=True)
-    with pytest.raises(ValueError, match="compile the model again"):
+    with pytest.raises(ValueError, match="was frozen when this .*: compile the model with a new optimizer"):
         sharded.fit(data, verbose=0, shuffle=False)
 
 
@@ -216,3 +216,7 @@ def test_averages_are_not_swapped_in_where_each_replica_has_a_part_of_them():
         model.fit(np.ones((4, 3)), np.ones((4, 1)), callbacks=[keras.callbacks.SwapEMAWeights()], verbose=0)
     with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
         model.evaluate(np.ones((4, 3)), np.ones((4, 1)), callbacks=keras.callbacks.SwapEMAWeights(), verbose=0)
+    with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
+        model.evaluate(np.ones((4, 3)), np.ones((4, 1)), None, 0, None, None, [keras.callbacks.SwapEMAWeights()])
+    with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
+        model.predict(np.ones((4, 3)), None, 0, None, [keras.callbacks.SwapEMAWeights()])

@@ -7,7 +7,7 @@ from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
 from bigtrain_nb.common.checks import integer, of_kind
-from bigtrain_nb.common.keras_compat import mask_of, patched_method, with_mask
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.in_place import become
 from bigtrain_nb.train.own_step import in_own_step, is_in_own_step
@@ -82,11 +82,11 @@ class ChunkedHead:
                 return entry.loss(y, y_pred, sample_weight)
             return self._loss_by_chunks(entry.loss, tf.convert_to_tensor(y), y_pred, sample_weight, training)
 
-        compiled._flat_losses = [entry._replace(loss=by_chunks)]
+        compiled._flat_losses[0] = entry._replace(loss=by_chunks)
         try:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         finally:
-            compiled._flat_losses = [entry]
+            compiled._flat_losses[0] = entry
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):  # private: Keras
         if not isinstance(y_pred, Deferred) or y_pred.states is None or self._compile_metrics is None:
@@ -100,7 +100,9 @@ class ChunkedHead:
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _loss_by_chunks(self, loss, y, y_pred, sample_weight, training):  # private: Keras
-        compiled, scale = self._compile_metrics, tf.ones([])
+        compiled, scale, watcher = self._compile_metrics, tf.ones([]), loss
+        if isinstance(watcher, WatchedLoss):
+            loss = watcher.loss
         if training and self.optimizer is not None:
             scale = self.optimizer.scale_loss(scale)  # float16 gradients of a mean over many positions would underflow
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
@@ -111,9 +113,9 @@ class ChunkedHead:
         if kind not in known:
             known[kind] = metrics_by_rows(self, rows)
         rows.metrics = known[kind]
-        if watcher := getattr(vars(loss).get("call"), "__self__", None):  # a `WatchedLoss`
+        if watcher is not loss:
             specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]
-            watcher.record(*specs, rows.left())
+            watcher.record(specs, rows.left(), sample_weight, mask_of(y_pred))
         value, y_pred.states = rows.run()
         return value
 

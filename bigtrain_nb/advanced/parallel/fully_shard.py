@@ -29,7 +29,7 @@ from bigtrain_nb.advanced.parallel.sharded_weights import (
 from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits, full_weights, is_shard, set_full_weights, sum_over_replicas
 from bigtrain_nb.train.in_place import made_class
 from bigtrain_nb.train.reduction import assign_means, over_valid_places
@@ -91,12 +91,11 @@ def _refuse(model, layer, chosen):
 
 
 def sync_frozen(layer):
-    """Freeze the shards of weights that were frozen after sharding, as LoRA freezes a layer's kernel."""
-    attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
-    frozen = {weight.path for weight in attributes if not weight.trainable}
-    for shard in own_weights_to_train(layer):
-        if is_shard(shard) and shard.path in frozen:
-            shard.trainable = False
+    """Freeze or thaw both a weight and its shard if one was: LoRA sets a weight, `layer.trainable` the shards."""
+    for weight, shard in getattr(layer, "_weights_and_shards", ()):
+        if weight.trainable != shard.trainable:
+            weight.trainable = shard.trainable = not shard.was_trainable
+        shard.was_trainable = shard.trainable
 
 
 # Computing

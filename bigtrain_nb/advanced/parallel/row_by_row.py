@@ -83,10 +83,11 @@ class RowByRow:
                 tape.watch(sources)
                 logits = self._head(rows, self.logits.training, weights)
                 with tape.stop_recording():
+                    masks = [None] * self._parts if mask_of(logits) is None else tf.split(mask_of(logits), self._parts)
                     parts = [tf.split(one, self._parts) for one in (of(y), logits, *map(of, counts))]
-                    for part in zip(*parts, strict=True):
+                    for its_mask, its_y, its_logits, *its_counts in zip(masks, *parts, strict=True):
                         with tf.control_dependencies(states):
-                            states = self._updated(states, *part)
+                            states = self._updated(states, its_y, with_mask(its_logits, its_mask), *its_counts)
                 with tf.control_dependencies(states):  # last, so that gradients are written over logits
                     values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
@@ -189,7 +190,7 @@ def _examined(model, given):
     def losses_by_rows():
         return [tf.reshape(tf.concat([_losses(loss, *chunk) for chunk in chunks], 0), leading)]
 
-    loss = given.loss.loss if isinstance(given.loss, WatchedLoss) else given.loss
+    loss = given.loss
     if WatchedLoss(loss).reduces:
         why = "it overrides __call__, and with it Keras' own reduction"
     elif loss.reduction in (None, "none"):

@@ -56,7 +56,9 @@ class ShardedOptimizer(OptimizerOfShards):
         shard_of = {id(weight): shard for weight, shard in self._weights_and_shards}
         for weight in weights:
             if id(weight) not in shard_of:
-                raise ValueError(f"{weight.path} became trainable after `compile`: compile the model again")
+                raise ValueError(
+                    f"{weight.path} was frozen when this optimizer was built: compile the model with a new optimizer"
+                )
         return [shard_of[id(weight)] for weight in weights]
 
     def _gather_weights(self):

@@ -62,7 +62,7 @@ def _shard_of(weight, deferred):  # private: Keras
     strategy = tf.distribute.get_strategy()
     shard = new_shard(weight, trainable=weight.trainable, name=weight.name, autocast=False)  # the weight is cast
     shard._path = weight.path  # by which optimizers know what not to decay
-    weight.trainable = True  # until somebody freezes it, see `sync_frozen`
+    shard.was_trainable = shard.trainable  # see `sync_frozen`
     if deferred is None:
         value = weight.value
         shard.key_of_weight = weight.value._unique_id  # by which they know one that is excluded itself

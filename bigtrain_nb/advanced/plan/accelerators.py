@@ -34,10 +34,13 @@ class Accelerator:
     speedup_8: tuple[float, float, float] | None = None
 
     def flops(self, policy: str) -> float:
-        """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device without it."""
-        if policy == "float32":
+        """FLOP/s for a Keras dtype policy. Raises ValueError for types without a figure, such as float64."""
+        dtype = policy.removeprefix("mixed_")
+        if dtype == "float32":
             return self.flops_32
-        if policy == "mixed_bfloat16" and not self.bfloat16:
+        if dtype not in ("bfloat16", "float16"):
+            raise ValueError(f"{self.name} has no FLOP/s for {policy!r} here: use mixed_float16 or float32")
+        if dtype == "bfloat16" and not self.bfloat16:
             raise ValueError(f"{self.name} has no bfloat16: use mixed_float16 or float32")
         return self.flops_16
 

@@ -11,7 +11,7 @@ from bigtrain_nb.advanced.parallel.row_by_row import RowByRow
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, weights_to_train
 from bigtrain_nb.advanced.plan.graph import Graph
-from bigtrain_nb.advanced.shared.fit_data import compute_loss_like_fit, passes, preprocess_like_fit
+from bigtrain_nb.advanced.shared.fit_data import compute_loss_like_fit, is_dataset, passes, preprocess_like_fit
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
@@ -177,8 +177,8 @@ def _specs_of_a_batch(model, batch, loss):
 
 def _one_batch(model, batch):
     """Return one batch: the given one, or the first of a dataset, as `fit` passes it to the model."""
-    if isinstance(batch, tuple):
-        return batch
+    if isinstance(batch, tuple | list) and not is_dataset(batch):
+        return tuple(batch)
     source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
     if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
         raise _no_batch(batch)

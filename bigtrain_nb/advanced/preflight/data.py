@@ -17,6 +17,7 @@ from bigtrain_nb.advanced.preflight.training import (
     each_read,
     each_target,
     has_scale,
+    is_one_hot,
     named_parts,
     named_tensors,
     never_ends,
@@ -457,13 +458,7 @@ def _means_and_deviations(batches):
 
 def _classes(y):
     """Return the class of each example of a batch; None if its targets are not classes."""
-    if (
-        y.ndim == 2
-        and y.shape[1] > 1
-        and y.dtype.kind in "iuf"
-        and np.allclose(y.sum(1), 1)
-        and set(np.unique(y)) <= {0, 1}
-    ):
+    if is_one_hot(y):
         return y.argmax(1)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

@@ -7,7 +7,7 @@ from itertools import islice, product
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
-from bigtrain_nb.advanced.preflight.training import differ, each_target, named_tensors
+from bigtrain_nb.advanced.preflight.training import differ, each_target, is_one_hot, named_tensors
 from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -106,7 +106,7 @@ def _answer(training, name, batches):
     if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
         raise Skipped("they are not one number for each example")
     y = np.concatenate(batches)
-    y = y.argmax(-1) if y.ndim == 2 and y.shape[1] > 1 and set(np.unique(y)) <= {0, 1} else y
+    y = y.argmax(1) if is_one_hot(y) else y
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         raise Skipped("they are not one number for each example")

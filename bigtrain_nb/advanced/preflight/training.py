@@ -388,6 +388,12 @@ def each_target(training, examine):
     return ok(" ".join([*(each["message"] for each in found if each), *(f"Skipped: {each}." for each in reasons)]))
 
 
+def is_one_hot(y):
+    """Return whether the rows of a table of targets have one 1 each, else zeros."""
+    is_table = y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "biuf"
+    return is_table and np.allclose(y.sum(1), 1) and set(np.unique(y)) <= {0, 1}
+
+
 def has_scale(value):
     return value.dtype.is_floating or value.dtype == tf.uint8
 

@@ -7,6 +7,7 @@ from functools import partial
 from types import FunctionType
 
 from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_example
+from bigtrain_nb.advanced.shared.matmul_precision import sixteen_bits_of
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_compat import layers_within, overriding, patched_method
@@ -36,8 +37,9 @@ class Meter(Shown, keras.callbacks.Callback):
       is the time from the start of the first `fit` to the end of its first execution. It was not interleaved with
       others: a ratio of two such results does not replace `bt.compare`, so its name contains "not paired".
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of the forward and backward pass, as counted by
-      `bt.plan_step`, without recomputation, over the peak of the devices (Chowdhery et al. 2022, "PaLM"). None if the
-      plan does not know the FLOPs, as for a cuDNN LSTM, or `bt.ACCELERATORS` lacks the device, as for CPUs.
+      `bt.plan_step`, without recomputation, over the peak of the devices, in 16 bits if any layer computes in them
+      (Chowdhery et al. 2022, "PaLM"). None if the plan does not know the FLOPs, as for a cuDNN LSTM, or
+      `bt.ACCELERATORS` lacks the device, as for CPUs, or the dtype, as for float64.
     - ``examples_per_second``: the median of ``result``, or None; available at any time.
     - ``tokens_per_second``: the same in tokens, if the model has an embedding and its input is integers
       [batch, length]; padding counts. None for other models, and if the length differs between batches.
@@ -319,8 +321,9 @@ class Meter(Shown, keras.callbacks.Callback):
         self._counts_batches = _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
         if device is not None:
-            with suppress(TypeError, ValueError):  # the plan does not support the model, or the device the dtype
-                peak = device.flops(model.dtype_policy.name) * model.distribute_strategy.num_replicas_in_sync
+            with suppress(Exception):  # of the plan, for example for an unsupported model; training continues
+                peak = device.flops(sixteen_bits_of(model) or model.compute_dtype)
+                peak *= model.distribute_strategy.num_replicas_in_sync
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
 
 

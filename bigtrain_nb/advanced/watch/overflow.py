@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bigtrain_nb.advanced.shared.fit_data import as_tensor, has_batches, passes, preprocess_like_fit
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, is_dataset, passes, preprocess_like_fit
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Probe, Values, WatchedStep, is_floating, values_of
 from bigtrain_nb.common.cards import Shown, table
@@ -126,7 +126,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
 
 def _batch_of(given):
     """Return a batch, or the first batch of a dataset, as tensors."""
-    batch = next(passes(given)(), None) if _is_dataset(given) else given
+    batch = next(passes(given)(), None) if is_dataset(given) else given
     if batch is None and given is not None:
         raise ValueError("the dataset yielded no batch")
     try:
@@ -141,13 +141,6 @@ def _batch_of(given):
             f" weights) or inputs alone, or a dataset of such batches, not {batch!r:.99}"
         )
     return data
-
-
-def _is_dataset(given):
-    is_list_of_batches = isinstance(given, list) and given and isinstance(given[0], tuple)
-    is_array = hasattr(given, "__array__") or tf.is_tensor(given)
-    is_batch = is_array or isinstance(given, tuple | list | dict | str | bytes)
-    return is_list_of_batches or (has_batches(given) and not is_batch)
 
 
 def _in_the_batch(data):
@@ -190,7 +183,9 @@ def _first(model, step, scale, finite_from):
     found = next((probe for probe in probes if probe.is_backward == (where == "backward")), None)
     if found is None:
         loss = next((values for values in step.losses if not values.finite), step.losses[0])
-        return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
+        values = {f"gradient of {variable.name}": values_of(gradient) for gradient, variable in step.gradients}
+        values = {"loss": loss} | {name: one for name, one in values.items() if not one.finite}
+        return Overflow("loss", where, loss.dtype, values, scale, finite_from, "All layers are finite.")
 
     layer, remark = _blame(model, found)
     values = {}
@@ -208,7 +203,7 @@ def _with_weights(model, step):
     owners = _owners(model)
     probes = list(step.probes)
     for gradient, variable in reversed(step.gradients):
-        layer = owners[id(variable)]
+        layer = owners.get(id(variable))  # None: the step's own variable
         arrived = [place for place, probe in enumerate(probes) if probe.where == ARRIVES and probe.call.layer is layer]
         if arrived:
             values = replace(values_of(gradient), dtype=layer.compute_dtype)

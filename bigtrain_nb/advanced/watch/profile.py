@@ -235,12 +235,14 @@ def _next_of(source):
 
 
 def _cycle(batches):
+    again = ""
     while True:
         batch = None
         for batch in batches:
             yield batch
         if batch is None:
-            raise ValueError("the dataset yielded no batch")
+            raise ValueError(f"the dataset yielded no batch{again}")
+        again = " in a second pass: give an iterable that can be read again, such as a list, not an iterator"
 
 
 def _seconds(take, steps):
