@@ -25,13 +25,17 @@ def suggest(trial):
 
 
 def run(trial):
+    stopped = False
+
     def report(epoch, loss):
+        nonlocal stopped
         trial.report(loss, epoch)
-        return trial.should_prune()
+        stopped = trial.should_prune()
+        return stopped
 
     loss = objective(suggest(trial), report)
     tell(trial=trial.number)
-    if trial.should_prune():
+    if stopped:  # asked again, the rule may answer otherwise: other processes go on
         raise optuna.TrialPruned
     return loss
 

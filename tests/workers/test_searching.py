@@ -11,7 +11,7 @@ import bigtrain_nb as bt
 
 pytest.importorskip("keras_tuner")
 pytest.importorskip("optuna")
-pytestmark = pytest.mark.more("long jobs: notebook 13 runs the first search in three processes")
+long_jobs = pytest.mark.more("long jobs: notebook 13 runs the first search in three processes")
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
 SECONDS = 400
 
@@ -22,6 +22,7 @@ def done(job):
     return [json.loads(line)["trial"] for line in lines if line.startswith('{"trial"')]
 
 
+@long_jobs
 def test_a_killed_tuner_leaves_nobody_waiting_and_after_a_restart_each_trial_is_run(tmp_path, watch):
     script = SCRIPTS / "with_keras_tuner.py"
     job = bt.run_workers(script, 3, arguments=[tmp_path, 8], restarts=1, timeout=SECONDS)
@@ -36,6 +37,7 @@ def test_a_killed_tuner_leaves_nobody_waiting_and_after_a_restart_each_trial_is_
     watch.nothing_left(job.addresses)
 
 
+@long_jobs
 def test_of_a_killed_optuna_process_one_trial_stays_open_and_the_other_goes_on(tmp_path, watch):
     import optuna
 
@@ -50,3 +52,24 @@ def test_of_a_killed_optuna_process_one_trial_stays_open_and_the_other_goes_on(t
     assert states.count("RUNNING") <= 1 and len(states) - states.count("RUNNING") >= 5
     for job in jobs:
         watch.nothing_left(job.addresses)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_trial_ends_as_the_rule_answered_though_another_process_ends_one_meanwhile(monkeypatch, stops):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import optuna
+    import with_optuna
+
+    class Trial(optuna.trial.FixedTrial):
+        answers = [stops, not stops]
+
+        def should_prune(self):
+            return self.answers.pop(0)
+
+    monkeypatch.setattr(with_optuna, "objective", lambda settings, report: (report(0, 1.0), 1.0)[1])
+    trial = Trial({"rate": 0.01, "width": 64, "dropout": 0.0, "decay": 0.01})
+    if stops:
+        with pytest.raises(optuna.TrialPruned):
+            with_optuna.run(trial)
+    else:
+        assert with_optuna.run(trial) == 1.0

@@ -9,6 +9,7 @@ from leftovers import eventually
 from scripts import data_service, on_servers
 
 import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import tf
 
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
 five_processes = pytest.mark.more("five processes each: notebook 12 trains with servers, and loses a worker")
@@ -58,6 +59,13 @@ def test_keras_fit_raises(watch):
     job.stop()
     assert job.codes[0] == 1 and "ValueError: fit raises" in job.logs(0)
     watch.nothing_left(job.addresses)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shards"), [((on_servers.USERS, 16), [2, 1]), ((2000, 1000), [1, 1]), ((2**20,), [1])]
+)
+def test_of_the_variables_only_the_table_is_split(shape, shards):
+    assert on_servers.partitioner(shape=tf.TensorShape(shape), dtype=tf.float32) == shards
 
 
 @pytest.mark.parametrize(
