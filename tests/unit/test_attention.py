@@ -203,3 +203,21 @@ def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass(cpu_memo
         return keras.Model(inputs, x)
 
     assert peak_of(bt.chunk_attention(deep(), chunks=1)) < 0.75 * peak_of(deep())
+
+
+def test_a_window_that_keras_hub_slices_by_position_is_that_of_each_chunk():
+    models = pytest.importorskip("keras_hub").models
+    window = {"use_sliding_window_attention": True, "sliding_window_size": 4}
+    backbone = models.GemmaBackbone(20, 1, 2, 1, 16, 32, 8, **window)
+    x = {"token_ids": np.arange(24).reshape(2, 12) % 19 + 1, "padding_mask": np.ones((2, 12), int)}
+
+    def outputs_and_gradients():
+        with tf.GradientTape() as tape:
+            outputs = backbone(x)
+            loss = tf.reduce_sum(outputs**2 * tf.range(12.0)[:, None])
+        return outputs, tape.gradient(loss, backbone.get_layer("decoder_block_0").trainable_variables)
+
+    whole = outputs_and_gradients()
+    bt.chunk_attention(backbone, chunks=5)  # of three rows; the last begins within the one before
+    for one, other in zip(tf.nest.flatten(outputs_and_gradients()), tf.nest.flatten(whole), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

@@ -309,6 +309,21 @@ def test_shards_of_the_optimizer_become_shards_of_layers_with_its_state():
     assert distance(model, alone()) < EQUAL
 
 
+def test_an_embedding_and_a_gpt_are_sharded():
+    def trained_gpt(count, **settings):
+        tokens = np.random.default_rng(0).integers(0, 20, (12, 9))
+        keras.utils.set_random_seed(1)
+        with on(count):
+            model = bt.Model.of(lambda: bt.gpt(20, 8, 16, 2, 4, nested_blocks=True), **settings)
+            model.compile(adamw(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(tokens[:, :-1], tokens[:, 1:], batch_size=6, shuffle=False, verbose=0)
+        return model
+
+    sharded = trained_gpt(2, fully_shard=r"block_\d+|embedding.*")
+    assert sum(is_shard(weight) for weight in sharded.weights) == 2 * 8 + 1
+    assert distance(sharded, trained_gpt(1)) < 1e-5
+
+
 def test_one_replica_has_nothing_to_shard():
     assert distance(trained(1, fully_shard=BLOCKS), alone()) == 0
 

@@ -171,8 +171,7 @@ class _ChunkedCall:
                 tape.watch([rows, *summed])
                 outputs, _ = self._attend(rows, key, value, number)
             of_outputs = tf.cast(tf.gather(upstream, places, axis=1), outputs.dtype)
-            is_new = number * self._size + tf.range(self._size) < self._length
-            is_new = tf.reshape(is_new, [-1, *[1] * (of_outputs.shape.rank - 2)])
+            is_new = tf.reshape(places >= number * self._size, [-1, *[1] * (of_outputs.shape.rank - 2)])
             of_outputs = tf.where(is_new, of_outputs, tf.zeros_like(of_outputs))
             of_rows, *found = tape.gradient(outputs, [rows, *summed], of_outputs, tf.UnconnectedGradients.ZERO)
             sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, found, strict=True)]
@@ -184,13 +183,16 @@ class _ChunkedCall:
         of_summed = [tf.cast(total, one.dtype) for total, one in zip(sums, summed, strict=True)]
         return [self._joined(chunks, query), *of_summed[:2]], of_summed[2:]
 
+    def _start(self, number):
+        """Return the first query row of chunk ``number``; the last chunk may begin within the one before."""
+        return tf.minimum(number * self._size, self._length - self._size)
+
     def _places(self, number):
-        """Return the positions of the query rows of chunk ``number``."""
-        return tf.minimum(number * self._size + tf.range(self._size), self._length - 1)
+        return self._start(number) + tf.range(self._size)
 
     def _attend(self, query, key, value, number):
         """Return the outputs for the query rows of chunk ``number``, and how far its seeds advanced."""
-        start = number * self._size
+        start = self._start(number)
         now = {**self._arguments, **dict(zip(self._names, (query, key, value), strict=True))}
         if "attention_mask" in now:
             now["attention_mask"] = self._mask.of_rows(self._places(number), self._keys)
@@ -214,7 +216,10 @@ class _ChunkedCall:
         moved = tf.transpose(stacked, [1, 0, *range(2, stacked.shape.rank)])
         rows = self._count * self._size
         joined = tf.reshape(moved, [query.shape[0] or tf.shape(query)[0], rows, *stacked.shape[3:]])
-        return joined if isinstance(rows, int) and rows == self._length else joined[:, : self._length]
+        if isinstance(rows, int) and rows == self._length:
+            return joined
+        begun = rows - self._size
+        return tf.concat([joined[:, :begun], joined[:, rows - (self._length - begun) :]], 1)
 
 
 def _loop(count, body, *start):

@@ -37,7 +37,8 @@ def fully_sharded(layers, shards, devices, reduce_dtype):
 
 def _together(gradients):
     """Return a layer's gradients, all available at once: the planned order would delay some to the end of the step."""
-    found = iter(tf.identity_n([gradient for gradient in gradients if gradient is not None]))
+    known = [gradient for gradient in gradients if gradient is not None]
+    found = iter(tf.identity_n(known) if known else [])
     return [None if gradient is None else next(found) for gradient in gradients]
 
 

@@ -112,7 +112,7 @@ def _wrong_in(pair):
             "Give both the same shape; for integer labels use a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
-    bad = counted & ((y < least) | (y > most))
+    bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
     if bad.any():
         takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
         return failure(
@@ -224,7 +224,9 @@ def _sees_others(training, outputs, place, target):
             targets[place] = tf.constant(changed, target.dtype)
             y = keras.tree.pack_sequence_as(training.y, targets)
             at_output = training.gradients_at(keras.tree.pack_sequence_as(outputs, flat), y)[place]
-            gradients.append([] if at_output is None else [at_output])
+            if at_output is None:
+                return False
+            gradients.append([at_output])
         if gradient_change(*gradients) > GRADIENT_DIFFERS:
             return True
     return False

@@ -16,8 +16,8 @@ def has_batches(source):
 
 
 def is_dataset(given):
-    """Return whether this is a dataset, not one batch; a list is a dataset if it has tuples, [(x, y), ...]."""
-    is_list_of_batches = isinstance(given, list) and given and isinstance(given[0], tuple)
+    """Return whether this is a dataset, not one batch; a list is a dataset of tuples, lists or dicts."""
+    is_list_of_batches = isinstance(given, list) and all(isinstance(each, tuple | list | dict) for each in given)
     is_array = hasattr(given, "__array__") or tf.is_tensor(given)
     is_batch = is_array or isinstance(given, tuple | list | dict | str | bytes)
     return is_list_of_batches or (has_batches(given) and not is_batch)
