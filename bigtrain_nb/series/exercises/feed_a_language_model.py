@@ -167,8 +167,15 @@ def _check_mixture(answer):
                     f"{told}: {part.mean():.0%} of a quarter of the rows is from source 0: are the sources mixed?"
                 )
         expect(answer(sizes, shares, count, 1), got, f"{told}: a second call with the same seed")
-        if np.array_equal(answer(sizes, shares, count, 2), got):
+        of_another_seed = np.asarray(answer(sizes, shares, count, 2))
+        if np.array_equal(of_another_seed, got):
             raise Wrong(f"{told}: another seed must give another order")
+        for source, (size, part, end) in enumerate(zip(sizes, shares, ends, strict=True)):
+            if round(part * count) % size == 0:
+                continue  # all rows occur equally often with any seed
+            one, other = [np.sort(rows[(rows >= end - size) & (rows < end)]) for rows in (got, of_another_seed)]
+            if np.array_equal(one, other):
+                raise Wrong(f"{told}: another seed must choose other rows of source {source}")
 
 
 @_check_mixture.refuses("rows of source 0: expected 60")
@@ -216,6 +223,16 @@ def _a_small_source_ends(sizes, shares, count, seed):
 @_check_mixture.refuses("another seed must give another order")
 def _forgets_the_seed(sizes, shares, count, seed):
     return mixture(sizes, shares, count, 0)
+
+
+@_check_mixture.refuses("another seed must choose other rows of source 0")
+def _takes_the_first_rows(sizes, shares, count, seed):
+    firsts = np.cumsum(sizes) - sizes
+    chosen = [
+        first + np.resize(np.arange(size), round(part * count))
+        for first, size, part in zip(firsts, sizes, shares, strict=True)
+    ]
+    return np.random.default_rng(seed).permutation(np.concatenate(chosen))
 
 
 def faults(batch, sick, gradient):

@@ -49,6 +49,8 @@ def _check_prepare(answer):
     early = max(number // 10 - place for place, number in enumerate(first))
     if early > 11:
         raise Wrong(f"with buffer=12 an example can be at most 11 positions early, got one that is {early} early")
+    if early < 9:  # by chance less than once in 10^10 with a buffer of 12
+        raise Wrong("expected a shuffle buffer of 12, got a smaller one")
 
 
 @_check_prepare.refuses("expected a new order, got the first one again")
@@ -74,6 +76,11 @@ def _caches_too_early(dataset, parse, buffer):
 @_check_prepare.refuses("with buffer=12 an example can be at most 11 positions early, got one that is")
 def _takes_a_buffer_of_its_own(dataset, parse, buffer):
     return dataset.map(parse).cache().shuffle(1000)
+
+
+@_check_prepare.refuses("expected a shuffle buffer of 12, got a smaller one")
+def _takes_half_the_buffer(dataset, parse, buffer):
+    return dataset.map(parse).cache().shuffle(buffer // 2)
 
 
 def random_crop(image, size, seed, epoch, place):
