@@ -54,7 +54,7 @@ def unmasked_share(share, y_pred, sample_weight, watched, training):
     (weight,) = weights.values() if is_replaced else [weight]
     if share.loss_reduction == "mean_with_sample_weight" and weight is not None:
         counted = tf.cast(checked_weight(weight), tf.float32)
-        if counted.shape.rank > left.shape.rank > 0:
+        if masks and counted.shape.rank > left.shape.rank:
             counted = tf.squeeze(counted, -1)
         while counted.shape.rank < left.shape.rank:
             counted = counted[..., None]

@@ -472,6 +472,7 @@ class Model(keras.Model):
         The optimizer's variables are made before tracing: TensorFlow traces a function that makes variables twice and
         keeps both traces, which more than doubles the time of the first step of two replicas.
         """
+        _refuse_hidden_steps(self, self.state_in_place())
         self.choose_reduction()
         optimizer, weights = self.optimizer, self.trainable_variables
         if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:

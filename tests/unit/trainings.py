@@ -315,6 +315,11 @@ def own_step_that_raises():
     return compiled(model, "mse", X, NUMBERS)
 
 
+@faulty("the model takes the batch")
+def targets_left_as_strings():
+    return regressor(), batched(X, NUMBERS.astype(str))
+
+
 @faulty("normalization")
 def never_adapted():
     model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
