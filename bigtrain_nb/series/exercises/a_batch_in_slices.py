@@ -15,6 +15,7 @@ SIZES = {
     "8 micro-batches of 6 examples": [6] * 8,
     "micro-batches of 9, 2, 6 and 7 examples, twice": [9, 2, 6, 7] * 2,
     "10 micro-batches of 6 examples, of which the last 2 are left over": [6] * 10,
+    "micro-batches of 9, 2, 6, 7, 3 and 8 examples": [9, 2, 6, 7, 3, 8],
 }
 
 
@@ -311,6 +312,17 @@ def _always_updates_at_the_end(model, optimizer, slices, gradients):
             optimizer.step(model, total / examples)
             total, examples = 0, 0
     optimizer.step(model, total / examples)
+
+
+@_check_loop_2.refuses("with micro-batches of 9, 2, 6, 7, 3 and 8 examples")
+def _takes_the_leftover_for_alike(model, optimizer, slices, gradients):
+    total, examples = 0, 0
+    for number, (x, y) in enumerate(slices, start=1):
+        total = total + len(x) * gradients(model, x, y)
+        examples = examples + len(x)
+        if number % 4 == 0 or number == len(slices):
+            optimizer.step(model, total / (examples if number % 4 == 0 else len(x) * (number % 4)))
+            total, examples = 0, 0
 
 
 @_check_loop_4.refuses("not divided by their number; and nothing is clipped")
