@@ -506,8 +506,8 @@ class Model(keras.Model):
         super().make_predict_function(force)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Build from a *local* replica's batch. Keras reduces the tuple of a batch over the replicas, which raises under
-        MultiWorkerMirroredStrategy (keras issue 20585).
+        """Build from a *local* replica's batch. Keras reduces the tuple of a batch over the replicas, which raises
+        under MultiWorkerMirroredStrategy (keras issue 20585).
         """
         if self._distribute_strategy is None:
             return
