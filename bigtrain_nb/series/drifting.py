@@ -20,13 +20,15 @@ class Machine:
     """A machine that runs "a" or "b" and returns examples/s; its speed drifts, and every run is noisy.
 
     `advantage`: the speed of a divided by that of b. `budget`: total seconds of all runs. `slowing`: the share of its
-    speed lost per second; if None, drawn from 1 to 3 %. `turns` records the order of the runs.
+    speed lost per second; if None, drawn from 1 to 3 %. `noise` multiplies the scatter of runs. `turns` records the
+    order of the runs.
     """
 
-    def __init__(self, seed, advantage, budget, slowing=None):
+    def __init__(self, seed, advantage, budget, slowing=None, noise=1.0):
         self.chance = random.Random(seed)
         self.speeds = {"a": 1000.0 * advantage, "b": 1000.0}
         self.budget = budget
+        self.noise = noise
         self.now = 0.0
         self.turns = []
         drawn = self.chance.uniform(0.01, 0.03)
@@ -43,7 +45,7 @@ class Machine:
         self.now += took
         self.turns.append(name)
         drift = -self.slowing * self.now + 0.1 * math.sin(self.now / 2 + self.swing)
-        luck = self.chance.gauss(0, 0.055) + self.chance.gauss(0, 0.04 / math.sqrt(seconds))
+        luck = self.noise * (self.chance.gauss(0, 0.055) + self.chance.gauss(0, 0.04 / math.sqrt(seconds)))
         if self.chance.random() < 0.02:
             luck -= self.chance.expovariate(2)  # another program woke up
         return self.speeds[name] * math.exp(drift + luck)

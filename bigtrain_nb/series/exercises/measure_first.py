@@ -1,5 +1,7 @@
 """Exercises of notebook 00, "Measure first"."""
 
+from statistics import median
+
 from bigtrain_nb.measure.intervals import median_interval
 from bigtrain_nb.series.drifting import Machine
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
@@ -117,6 +119,18 @@ def _check_honest_compare(answer):
             f" {_reason(turns, alarms)}"
         )
     _expect_no_favour(answer)
+    _expect_an_interval(answer)
+
+
+def _expect_an_interval(answer):
+    """Raise `Wrong` if noise three times as large often gives one of two equal sources the win."""
+    machines = [Machine(f"noisy {seed}", 1.0, BUDGET, noise=3) for seed in range(MACHINES)]
+    alarms = sum(answer(machine.measure) != "unclear" for machine in machines) / MACHINES
+    if alarms > 0.05:
+        raise Wrong(
+            f"of {MACHINES} equal pairs, on machines with three times the noise, {100 * alarms:.3g} % got a winner (at"
+            " most 5 %). A fixed margin fits one machine only: decide by an interval, which widens with the noise."
+        )
 
 
 def _expect_no_favour(answer):
@@ -175,6 +189,12 @@ def _in_turns(measure, rounds, seconds):
 
 def _by_interval(low, high):
     return "a" if low > 1.02 else "b" if high < 1 / 1.02 else "unclear"
+
+
+@_check_honest_compare.refuses("A fixed margin fits one machine only")
+def _by_a_fixed_margin(measure):
+    ratio = median(_in_turns(measure, 24, 0.5))
+    return "a" if ratio > 1.08 else "b" if ratio < 1 / 1.08 else "unclear"
 
 
 @_check_honest_compare.refuses("One source ran after the other")
