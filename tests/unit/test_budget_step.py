@@ -232,8 +232,16 @@ OTHER_KINDS = pytest.mark.more("a process that loads TensorFlow and trains, for 
 def test_a_fresh_process_takes_about_what_is_planned(build, batch, least):
     plan = plan_step(build, batch, prefetched=0)
     taken = bt.peak_memory(train, build=build, batch=batch) * 2**20
-    # without oneDNN more: Eigen copies the operands of large matmuls into packed blocks
-    assert least < taken / (plan.peak + plan.runtime) < 1.4
+    most = 1.4 if memory_is_counted() else 1.7  # without oneDNN, Eigen copies the operands of convolutions and matmuls
+    assert least < taken / (plan.peak + plan.runtime) < most
+
+
+def memory_is_counted():
+    """Return whether TensorFlow's CPU allocator counts, as with oneDNN."""
+    try:
+        return bool(tf.config.experimental.get_memory_info("CPU:0"))
+    except ValueError:
+        return False
 
 
 def test_a_head_in_chunks_takes_less_and_folds_no_sums_that_begin_with_zeros():
