@@ -484,12 +484,12 @@ class Model(keras.Model):
         self._make_steps("train", super().make_train_function, force)
 
     def make_test_function(self, force=False):
+        _refuse_hidden_steps(self, self.state_in_place())
         self.choose_reduction()
         self._make_steps("test", super().make_test_function, force)
 
     def _make_steps(self, name, stock, force):
         """Make ``train_function`` or ``test_function``; by ``stock``, the Keras method, if its loop is enough."""
-        _refuse_hidden_steps(self, self.state_in_place())
         with _watched_step(self, f"{name}_step"):
             if self.jit_compile and not self.run_eagerly and self._distribute_strategy is None:
                 several_steps = partial(steps_in_one_program, trains=name == "train")

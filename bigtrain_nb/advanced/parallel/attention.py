@@ -119,7 +119,7 @@ class _ChunkedCall:
         # Python integers where lengths are static
         self._length = query.shape[1] or tf.shape(query)[1]
         self._count = -(-self._length // layer.chunk_rows(self._length))
-        self._size = -(-self._length // self._count)  # equal chunks: the last one may repeat the last row
+        self._size = -(-self._length // self._count)  # equal chunks: the last two may overlap
 
         self._scopes = scopes_of_call()
         self._seeds = _seeds(layer)

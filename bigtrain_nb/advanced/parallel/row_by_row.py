@@ -210,7 +210,7 @@ def _examined(model, given):
         for shares in (True, False):
             places = in_chunks(_places(leading, counted, shares))
             by_rows = [(*chunk, counts) for chunk, counts in zip(chunks, places, strict=True)]
-            why[shares] = _difference(partial(_updated, metric, in_full), partial(_updated, metric, by_rows))
+            why[shares] = _difference(partial(_states_after, metric, in_full), partial(_states_after, metric, by_rows))
         if all(why.values()):
             raise ValueError(
                 f"{model}: the metric {metric.name} does not add up row by row: {why[False]}. A head in chunks needs"
@@ -221,7 +221,7 @@ def _examined(model, given):
     return found
 
 
-def _updated(metric, batches):
+def _states_after(metric, batches):
     """Return the values of a metric's variables after batches, from zeros on."""
     states = [tf.zeros(each.shape, each.dtype) for each in metric.variables]
     for batch in batches:

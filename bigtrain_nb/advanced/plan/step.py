@@ -261,8 +261,7 @@ def _of_output(loss, target, output):
     if not isinstance(output, Deferred):
         return loss(_as_outputs(target, output), output)
     if not isinstance(loss, keras.losses.Loss):
-        function = loss
-        loss = type("Loss", (keras.losses.Loss,), {"call": lambda self, y, y_pred: function(y, y_pred)})()
+        loss = type("Loss", (keras.losses.Loss,), {"call": lambda self, y, y_pred, own=loss: own(y, y_pred)})()
     return RowByRow(output, loss, target).run()[0]
 
 

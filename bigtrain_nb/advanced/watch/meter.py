@@ -320,8 +320,9 @@ class Meter(Shown, keras.callbacks.Callback):
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
         self._counts_batches = _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
+        self._busy_seconds = None
         if device is not None:
-            with suppress(Exception):  # of the plan, for example for an unsupported model; training continues
+            with suppress(Exception):  # of the plan, for an unsupported model: no MFU is shown, and training continues
                 peak = device.flops(sixteen_bits_of(model) or model.compute_dtype)
                 peak *= model.distribute_strategy.num_replicas_in_sync
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
