@@ -17,7 +17,7 @@ from pathlib import Path
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.time_scale import scaled_seconds
-from bigtrain_nb.common.words import interval
+from bigtrain_nb.common.words import quantity
 from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import Comparison, Result
@@ -66,7 +66,7 @@ class Race(Comparison):
     def _against(self, name, first):
         if name not in self.eliminated:
             return super()._against(name, first)
-        return f"{interval(self.ratio(name, first))}, eliminated as slower after {self.eliminated[name]} rounds"
+        return f"at most {quantity(self.ratio(name, first).high, 'x')}, eliminated after {self.eliminated[name]} rounds"
 
     def _card(self):
         what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
