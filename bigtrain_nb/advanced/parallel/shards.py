@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary
 
+from bigtrain_nb.advanced.shared.square_norms import square_norms
 from bigtrain_nb.common.files import replace_atomically
 from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.quiet import keras, tf
@@ -31,7 +32,7 @@ from bigtrain_nb.common.replicas import (
     sum_over_replicas,
 )
 from bigtrain_nb.train.in_place import own_class
-from bigtrain_nb.train.reduction import Mean, square_norms
+from bigtrain_nb.train.reduction import Mean
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """Keras optimizers that update each element of a weight independently, so that any part can be updated alone."""
