@@ -14,8 +14,6 @@ _HOME = {
     "measure.results": ("Result",),
     "common.hardware": ("cores", "machine"),
     "data.images": ("photo_crops",),
-    "data.text": ("source_text", "text_folder"),
-    "data.token_rows": ("TokenRows",),
     "data.pipeline": ("Pipeline",),
     "common.quiet": ("tf",),
     "data.diagnose": ("diagnose",),
@@ -34,6 +32,8 @@ _HOME = {
     "lab.lab": ("Lab",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
     # advanced
+    "advanced.text.text_data": ("source_text", "text_folder"),
+    "advanced.text.token_rows": ("TokenRows",),
     "advanced.plan.plans": ("plan_step",),
     "advanced.plan.clusters": ("plan_cluster",),
     "advanced.plan.transformer": ("SIZES", "Transformer"),

@@ -9,9 +9,6 @@ from bigtrain_nb.measure.results import Result as Result
 from bigtrain_nb.common.hardware import cores as cores
 from bigtrain_nb.common.hardware import machine as machine
 from bigtrain_nb.data.images import photo_crops as photo_crops
-from bigtrain_nb.data.text import source_text as source_text
-from bigtrain_nb.data.text import text_folder as text_folder
-from bigtrain_nb.data.token_rows import TokenRows as TokenRows
 from bigtrain_nb.data.pipeline import Pipeline as Pipeline
 from bigtrain_nb.common.quiet import tf as tf
 from bigtrain_nb.data.diagnose import diagnose as diagnose
@@ -35,6 +32,9 @@ from bigtrain_nb.workbook.workbook import predict as predict
 from bigtrain_nb.workbook.workbook import reveal as reveal
 from bigtrain_nb.workbook.workbook import score as score
 from bigtrain_nb.workbook.workbook import solution as solution
+from bigtrain_nb.advanced.text.text_data import source_text as source_text
+from bigtrain_nb.advanced.text.text_data import text_folder as text_folder
+from bigtrain_nb.advanced.text.token_rows import TokenRows as TokenRows
 from bigtrain_nb.advanced.plan.plans import plan_step as plan_step
 from bigtrain_nb.advanced.plan.clusters import plan_cluster as plan_cluster
 from bigtrain_nb.advanced.plan.transformer import SIZES as SIZES
