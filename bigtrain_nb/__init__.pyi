@@ -11,7 +11,6 @@ from bigtrain_nb.common.hardware import machine as machine
 from bigtrain_nb.data.images import photo_crops as photo_crops
 from bigtrain_nb.data.pipeline import Pipeline as Pipeline
 from bigtrain_nb.common.quiet import tf as tf
-from bigtrain_nb.data.diagnose import diagnose as diagnose
 from bigtrain_nb.train.model import Model as Model
 from bigtrain_nb.train.files import load_model as load_model
 from bigtrain_nb.train.small_models import conv_net as conv_net
@@ -47,6 +46,7 @@ from bigtrain_nb.advanced.parallel.fused import fuse_attention as fuse_attention
 from bigtrain_nb.advanced.parallel.chunked_head import chunk_head as chunk_head
 from bigtrain_nb.advanced.parallel.masks import segment_mask as segment_mask
 from bigtrain_nb.advanced.kernels.cuda_kernel import cuda_kernel as cuda_kernel
+from bigtrain_nb.advanced.watch.diagnose import diagnose as diagnose
 from bigtrain_nb.advanced.watch.profile import profile as profile
 from bigtrain_nb.advanced.watch.meter import Meter as Meter
 from bigtrain_nb.advanced.watch.overflow import find_overflow as find_overflow
