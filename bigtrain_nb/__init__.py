@@ -25,7 +25,6 @@ _HOME = {
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
     "train.schedules": ("warmup_cosine",),
-    "train.loss_scale": ("LossScaleHistory",),
     "launch.peak_memory": ("peak_memory",),
     # the workbook
     "lab.lab": ("Lab",),
@@ -47,6 +46,7 @@ _HOME = {
     "advanced.watch.diagnose": ("diagnose",),
     "advanced.watch.profile": ("profile",),
     "advanced.watch.meter": ("Meter",),
+    "advanced.watch.loss_scale": ("LossScaleHistory",),
     "advanced.watch.overflow": ("find_overflow",),
     "advanced.preflight.preflight": ("preflight",),
 }

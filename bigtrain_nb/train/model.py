@@ -40,7 +40,7 @@ from bigtrain_nb.common.keras_compat import (
     patched_method,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.layers import optimizers_of, scale_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
@@ -63,7 +63,6 @@ from bigtrain_nb.train.batches import (
 )
 from bigtrain_nb.train.data_order import SharedDataOrder
 from bigtrain_nb.train.loss_reduction import refuse_outputs_of_pairs, unmasked_share
-from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_python_loop
 from bigtrain_nb.train.own_step import in_own_step
 from bigtrain_nb.train.reduction import reduction_class, reduction_for
