@@ -25,7 +25,6 @@ _HOME = {
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
     "train.schedules": ("warmup_cosine",),
-    "launch.peak_memory": ("peak_memory",),
     # the workbook
     "lab.lab": ("Lab",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
@@ -45,6 +44,7 @@ _HOME = {
     "advanced.kernels.cuda_kernel": ("cuda_kernel",),
     "advanced.watch.diagnose": ("diagnose",),
     "advanced.watch.profile": ("profile",),
+    "advanced.watch.peak_memory": ("peak_memory",),
     "advanced.watch.meter": ("Meter",),
     "advanced.watch.loss_scale": ("LossScaleHistory",),
     "advanced.watch.overflow": ("find_overflow",),

@@ -22,7 +22,6 @@ from bigtrain_nb.launch.strategy import strategy as strategy
 from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
 from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
-from bigtrain_nb.launch.peak_memory import peak_memory as peak_memory
 from bigtrain_nb.lab.lab import Lab as Lab
 from bigtrain_nb.workbook.workbook import check as check
 from bigtrain_nb.workbook.workbook import hint as hint
@@ -47,6 +46,7 @@ from bigtrain_nb.advanced.parallel.masks import segment_mask as segment_mask
 from bigtrain_nb.advanced.kernels.cuda_kernel import cuda_kernel as cuda_kernel
 from bigtrain_nb.advanced.watch.diagnose import diagnose as diagnose
 from bigtrain_nb.advanced.watch.profile import profile as profile
+from bigtrain_nb.advanced.watch.peak_memory import peak_memory as peak_memory
 from bigtrain_nb.advanced.watch.meter import Meter as Meter
 from bigtrain_nb.advanced.watch.loss_scale import LossScaleHistory as LossScaleHistory
 from bigtrain_nb.advanced.watch.overflow import find_overflow as find_overflow
