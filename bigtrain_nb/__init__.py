@@ -71,7 +71,7 @@ def __dir__():
 
 def load_ipython_extension(shell):
     """Make ``%%workers`` known, for ``%load_ext bigtrain_nb``; an import in a notebook has done so already."""
-    from bigtrain_nb.launch import magic
+    from bigtrain_nb.workbook import magic
 
     magic.register(shell)
 
