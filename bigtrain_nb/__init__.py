@@ -10,8 +10,7 @@ _HOME = {
     # the helper
     "measure.rounds": ("compare",),
     "measure.throughput": ("throughput",),
-    "measure.race": ("load", "race"),
-    "measure.results": ("Result",),
+    "measure.results": ("Result", "load"),
     "common.hardware": ("cores", "machine"),
     "data.images": ("photo_crops",),
     "data.pipeline": ("Pipeline",),
@@ -27,6 +26,7 @@ _HOME = {
     "train.schedules": ("warmup_cosine",),
     # the workbook
     "lab.lab": ("Lab",),
+    "lab.race": ("race",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
     # advanced
     "advanced.text.text_data": ("source_text", "text_folder"),

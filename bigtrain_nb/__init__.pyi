@@ -3,9 +3,8 @@
 
 from bigtrain_nb.measure.rounds import compare as compare
 from bigtrain_nb.measure.throughput import throughput as throughput
-from bigtrain_nb.measure.race import load as load
-from bigtrain_nb.measure.race import race as race
 from bigtrain_nb.measure.results import Result as Result
+from bigtrain_nb.measure.results import load as load
 from bigtrain_nb.common.hardware import cores as cores
 from bigtrain_nb.common.hardware import machine as machine
 from bigtrain_nb.data.images import photo_crops as photo_crops
@@ -23,6 +22,7 @@ from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
 from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
 from bigtrain_nb.lab.lab import Lab as Lab
+from bigtrain_nb.lab.race import race as race
 from bigtrain_nb.workbook.workbook import check as check
 from bigtrain_nb.workbook.workbook import hint as hint
 from bigtrain_nb.workbook.workbook import predict as predict
