@@ -22,7 +22,7 @@ from bigtrain_nb.common.files import write_bytes, write_text
 from bigtrain_nb.workbook import copies
 
 INDEX = ("README.md", "older-tutorials.md", "reference.md", "tried.md", "your-fit.md")
-"""Files beside the notebooks that are useful only with all of them."""
+"""Files next to the notebooks that are useful only with all of them."""
 WRITTEN = Path(".bigtrain-versions", "beside.json")
 """What of each file was written, by which one that the reader has changed is known."""
 
