@@ -7,7 +7,7 @@ micro-batch on one replica, or on all. The two squares give unbiased estimates o
 have other pieces, are counted separately.
 """
 
-from bigtrain_nb.advanced.shared.square_norms import square_norms
+from bigtrain_nb.advanced.parallel.shards import square_norms
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import is_shard, sum_over_replicas
 from bigtrain_nb.train.batches import loss_reduction
