@@ -17,7 +17,7 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.common.words import amount, interval, number, quantity
 from bigtrain_nb.measure.intervals import CONFIDENCE, expected_scatter, median_interval, ratio_interval
 
 PRACTICALLY_SAME = 0.02
@@ -312,7 +312,7 @@ class Race(Comparison):
     def _against(self, name, first):
         if name not in self.eliminated:
             return super()._against(name, first)
-        return f"{interval(self.ratio(name, first))}, eliminated as slower after {self.eliminated[name]} rounds"
+        return f"at most {quantity(self.ratio(name, first).high, 'x')}, eliminated after {self.eliminated[name]} rounds"
 
     def _card(self):
         what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
