@@ -6,8 +6,9 @@ from math import exp, prod
 import numpy as np
 from clocks import Clock, Source
 
+from bigtrain_nb.lab.race import race
 from bigtrain_nb.measure import progress, source
-from bigtrain_nb.measure.race import CHECKS_AFTER, race
+from bigtrain_nb.measure.results import CHECKS_AFTER
 
 CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}
 BEST = {"reads": 2.0, "calls": 1.0, "copies": 1.0}
