@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+from bigtrain_nb.common.hardware import nvidia_gpus
+
 HERE = Path(__file__).parent
 SMALL = bool(os.environ.get("SMALL"))
 RESULTS = "GPU_SESSION_RESULTS"
@@ -153,7 +155,7 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("build/gpu-session"), metavar="FOLDER")
     parser.add_argument("--others", help="the Python of PyTorch, where it is another")
     arguments = parser.parse_args()
-    has_gpu = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).returncode == 0
+    has_gpu = bool(nvidia_gpus())
     if not has_gpu and not SMALL:
         parser.error("there is no NVIDIA GPU: SMALL=1 tries the script without one")
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -192,7 +192,7 @@ def test_trains_as_stock_keras_does(monkeypatch):
         each = stock[:, window].mean(axis=1)
         spread, apart = np.ptp(each), abs(kernel[window].mean() - each.mean())
         print(f"loss {each.mean():.4f}, seeds apart by {spread:.4f}, the kernel by {apart:.4f}")
-        assert apart < spread + 0.01 * each.mean()
+        assert apart < 3 * spread + 0.002 * each.mean()
 
 
 OTHER_FLAGS = {
