@@ -26,7 +26,8 @@ MODELS = {
     if SMALL
     else {"vocabulary": 128_256, "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "inner": 8192},
 }
-"""GPT-2 small and Llama 3.2 1B."""
+MODELS["gpt2-padded"] = MODELS["gpt2"] | {"vocabulary": 512 if SMALL else 50_304}
+"""GPT-2 small, Llama 3.2 1B, and GPT-2 with its vocabulary padded to a multiple of 128, as llm.c pads it."""
 
 WAYS = {
     "stock": (),
@@ -34,23 +35,26 @@ WAYS = {
     "head": ("attention", "head"),
     "bt": ("attention", "head", "bt"),
     "steps": ("attention", "head", "bt", "steps"),
+    "no-logits": ("attention", "head", "bt", "steps", "chunks"),
+    "float8": ("attention", "head", "bt", "steps", "float8"),
     "stock-bt": ("bt",),
 }
-"""Changes to the KerasHub model: fused attention, a 16-bit head, conversion to a `bt.Model`, and eight steps in one
-program."""
+"""Changes to the KerasHub model: fused attention, a 16-bit head, conversion to a `bt.Model`, eight steps in one
+program, the head in chunks, and matmuls in float8."""
 
-TORCH, JAX = "torch", "jax"
+TORCH, TUNED_TORCH, JAX = "torch", "torch-tuned", "jax"
 STEPS = 8  # in one program
 ROUNDS, IN_A_ROUND = 5, 16
 PEAK = 989e12
 """FLOP/s of an H100 or H200 in bfloat16, dense: NVIDIA's data sheet."""
 
 
-def flops_of_a_token(shape, length):
+def flops_of_a_token(name, length):
     """Return the FLOPs of a step per token: 6 per matmul parameter, and causal attention (PaLM, appendix B)."""
+    shape = MODELS[name]
     width, heads = shape["width"], shape["heads"]
     of_attention = 2 * width * width + 2 * width * width * shape["kv_heads"] // heads
-    of_mlp = (2 if shape is MODELS["gpt2"] else 3) * width * shape["inner"]
+    of_mlp = (3 if name == "llama" else 2) * width * shape["inner"]
     weights = shape["layers"] * (of_attention + of_mlp) + width * shape["vocabulary"]
     return 6 * weights + 6 * shape["layers"] * width * length
 
@@ -59,16 +63,22 @@ def flops_of_a_token(shape, length):
 
 
 class Turn:
-    """After compiling, this process waits until all have compiled and its predecessors are done."""
+    """After compiling, this process waits until all have compiled and its predecessors are done.
 
-    def __init__(self, folder, number, count, deadline):
+    Then it waits until the file ``after`` exists, if there is one to wait for.
+    """
+
+    def __init__(self, folder, number, count, deadline, after):
         self.folder, self.number, self.count, self.deadline = Path(folder), number, count, deadline
+        self.after = Path(after) if after else self.folder
 
     def wait(self):
         (self.folder / f"ready-{self.number}").touch()
         while time.time() < self.deadline and len([*self.folder.glob("ready-*")]) < self.count:
             time.sleep(0.1)
         while any(not (self.folder / f"done-{before}").exists() for before in range(self.number)):
+            time.sleep(0.02)
+        while not self.after.exists():
             time.sleep(0.02)
 
     def end(self):
@@ -79,7 +89,7 @@ class Turn:
 def run_row(way, name, length, batch, turn, flags):
     shape = MODELS[name]
     took = time.time()
-    make = {TORCH: with_torch, JAX: with_jax}.get(way, with_tensorflow)
+    make = {TORCH: with_torch, TUNED_TORCH: with_torch, JAX: with_jax}.get(way, with_tensorflow)
     train, peak, profile = make(way, name, shape, length, batch)
     made = time.time() - took
     ((_, loss),) = train(STEPS, 1)
@@ -98,7 +108,7 @@ def run_row(way, name, length, batch, turn, flags):
         "batch": batch,
         "tokens_per_second": rate,
         "step_ms": [1e3 * one for one in (median, seconds[0], seconds[-1])],
-        "mfu": rate * flops_of_a_token(shape, length) / PEAK,
+        "mfu": rate * flops_of_a_token(name, length) / PEAK,
         "peak_mib": peak(),
         "built_s": made,
         "first_s": first,
@@ -118,7 +128,7 @@ def tokens(shape, length, batch):
 def keras_hub_model(name, shape, length):
     import keras_hub
 
-    if name == "gpt2":
+    if name != "llama":
         backbone = keras_hub.models.GPT2Backbone(
             shape["vocabulary"], shape["layers"], shape["heads"], shape["width"], shape["inner"], dropout=0.0,
             max_sequence_length=length,
@@ -156,12 +166,16 @@ def with_tensorflow(way, name, shape, length, batch):
     keras.utils.set_random_seed(1)
     model = keras_hub_model(name, shape, length)
     done = WAYS[way]
+    if "float8" in done:
+        model.quantize("float8")
     if "attention" in done:
         bt.fuse_attention(model)
     if "head" in done:
         model.backbone.token_embedding.reverse_dtype = "bfloat16"
     if "bt" in done:
         bt.Model.of(model)
+    if "chunks" in done:
+        bt.chunk_head(model)
     model.compile(
         keras.optimizers.AdamW(1e-4, weight_decay=0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -245,7 +259,7 @@ def with_torch(way, name, shape, length, batch):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
-    if name == "gpt2":
+    if name != "llama":
         config = GPT2Config(
             vocab_size=shape["vocabulary"], n_positions=length, n_embd=shape["width"], n_layer=shape["layers"],
             n_head=shape["heads"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
@@ -267,7 +281,7 @@ def with_torch(way, name, shape, length, batch):
         logits = logits.float().reshape(-1, shape["vocabulary"])
         return torch.nn.functional.cross_entropy(logits, given[:, 1:].reshape(-1))
 
-    compiled = torch.compile(loss_of)
+    compiled = torch.compile(loss_of, mode="max-autotune" if way == TUNED_TORCH else None)
 
     def train(steps, rounds):
         ends = []
@@ -294,20 +308,45 @@ def start(number, row, count, folder, deadline, arguments):
     way, name, length, batch, *flags = row.split(":")
     command = [sys.executable, __file__, "--row", f"{way}:{name}:{length}:{batch}", "--turn", str(number)]
     command += ["--count", str(count), "--folder", folder, "--deadline", str(deadline), "--flags", " ".join(flags)]
+    command += ["--after", arguments.after]
     environment = dict(os.environ)
     for setting in flags:
         key, _, value = setting.partition("=")
         environment[key] = f"{environment.get(key, '')} {value}".strip()
-    if way in (TORCH, JAX) and arguments.others:
+    if way in (TORCH, TUNED_TORCH, JAX) and arguments.others:
         command = [*shlex.split(arguments.others), *command[1:]]
     log = open(Path(folder) / f"log-{number}", "w")
     return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def report(row, log, out):
+    """Print the result of a row that has ended, and append it to the file; return whether it succeeded."""
+    lines = log.read_text(errors="replace").splitlines()
+    found = [line[4:] for line in lines if line.startswith("ROW ")]
+    if not found:
+        end = "\n".join(line[:400] for line in lines[-8:])
+        print(row, "FAILED", end, flush=True)
+        print(json.dumps({"row": row, "failed": end}), file=out, flush=True)
+        return False
+    print(found[0], file=out, flush=True)
+    one = json.loads(found[0])
+    print(
+        f"{row}: {one['tokens_per_second']:,.0f} tokens/s, {one['step_ms'][0]:.2f} ms a step"
+        f" ({one['step_ms'][1]:.2f} to {one['step_ms'][2]:.2f}), MFU {one['mfu']:.1%},"
+        f" {one['peak_mib']:,.0f} MiB, first {STEPS} steps {one['first_s']:.0f} s,"
+        f" losses {one['losses']}",
+        flush=True,
+    )
+    if "kernels" in one:
+        print(json.dumps(one["kernels"])[:6000], flush=True)
+    return True
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", help="WAY:MODEL:LENGTH:BATCH[:VARIABLE=VALUE ...]")
     parser.add_argument("--seconds", type=float, default=400, help="for compiling; rows that take longer are left out")
+    parser.add_argument("--after", default="", metavar="FILE", help="compile at once, but time only once FILE exists")
     parser.add_argument("--others", help="the Python of PyTorch and JAX, where it is another")
     parser.add_argument("--out", default="gpu.jsonl")
     for name in ("row", "folder", "flags"):
@@ -317,7 +356,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.row:
         way, name, length, batch = arguments.row.split(":")
-        turn = Turn(arguments.folder, int(arguments.turn), int(arguments.count), arguments.deadline)
+        turn = Turn(arguments.folder, int(arguments.turn), int(arguments.count), arguments.deadline, arguments.after)
         try:
             row = run_row(way, name, int(length), int(batch), turn, arguments.flags)
             print("ROW " + json.dumps(row), flush=True)
@@ -326,36 +365,25 @@ def main():
         return 0
     if not arguments.rows:
         parser.error("name at least one row, such as bt:gpt2:1024:8")
+    folder, deadline = Path(mkdtemp()), time.time() + arguments.seconds
+    running = {
+        number: start(number, row, len(arguments.rows), str(folder), deadline, arguments)
+        for number, row in enumerate(arguments.rows)
+    }
     failed = False
-    folder, deadline = mkdtemp(), time.time() + arguments.seconds
-    jobs = [start(n, row, len(arguments.rows), folder, deadline, arguments) for n, row in enumerate(arguments.rows)]
-    while any(job.poll() is None for job in jobs):
-        time.sleep(0.2)
-        if time.time() > deadline:
-            for number, job in enumerate(jobs):
-                if job.poll() is None and not (Path(folder) / f"ready-{number}").exists():
-                    job.kill()
-                    (Path(folder) / f"ready-{number}").touch()
-                    (Path(folder) / f"done-{number}").touch()
     with open(arguments.out, "w") as out:
-        for number, row in enumerate(arguments.rows):
-            lines = (Path(folder) / f"log-{number}").read_text(errors="replace").splitlines()
-            found = [line[4:] for line in lines if line.startswith("ROW ")]
-            if not found:
-                failed = True
-                print(row, "FAILED", "\n".join(line[:400] for line in lines[-8:]), flush=True)
-                continue
-            out.write(found[0] + "\n")
-            one = json.loads(found[0])
-            print(
-                f"{row}: {one['tokens_per_second']:,.0f} tokens/s, {one['step_ms'][0]:.2f} ms a step"
-                f" ({one['step_ms'][1]:.2f} to {one['step_ms'][2]:.2f}), MFU {one['mfu']:.1%},"
-                f" {one['peak_mib']:,.0f} MiB, first {STEPS} steps {one['first_s']:.0f} s,"
-                f" losses {one['losses']}",
-                flush=True,
-            )
-            if "kernels" in one:
-                print(json.dumps(one["kernels"])[:6000], flush=True)
+        while running:
+            time.sleep(0.2)
+            for number, job in [*running.items()]:
+                ready, done = folder / f"ready-{number}", folder / f"done-{number}"
+                if job.poll() is None:
+                    if time.time() > deadline and not ready.exists():
+                        job.kill()
+                    continue
+                ready.touch()  # also where it crashed
+                done.touch()
+                del running[number]
+                failed |= not report(arguments.rows[number], folder / f"log-{number}", out)
     return int(failed)
 
 

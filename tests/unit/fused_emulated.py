@@ -16,7 +16,7 @@ def kernel(query, key, value, bias, operands, settings):
     if settings.window:
         allowed &= row - column < settings.window
     real = tf.ones([batch, length], "bool")
-    if settings.is_packed:
+    if settings.max_segments > 1:
         of = segment_of_each_place(operands[0], operands[2], [batch, heads, length, size])
         of_keys = segment_of_each_place(operands[1], operands[3], [batch, key.shape[2], keys, size])
         real = of >= 0

@@ -5,6 +5,7 @@ Without a GPU the kernel is emulated from its operands (fused_emulated.py); test
 
 import json
 import re
+from functools import partial
 from itertools import product
 
 import hub_models
@@ -66,6 +67,14 @@ def test_one_call_forward_and_one_back(as_on_a_gpu, causal):
         assert settings["intermediate_tensor_shape"]["dimensions"] == ["2", "2", "48", "48"]
         assert settings["intermediate_tensor_shape"]["element_type"] == "BF16"
     assert not has_scores(hlo, 48)
+
+
+def test_dropout_has_targets_of_its_own_and_its_seed(as_on_a_gpu, monkeypatch):
+    """`fuse_attention` refuses dropout; tests/gpu/test_fused_dropout.py examines the masks."""
+    monkeypatch.setattr(cudnn, "Settings", partial(cudnn.Settings, dropout_rate=0.1, seed=7))
+    found, _ = calls_in(bt.fuse_attention(attention()), tf.ones([2, 48, 16]))
+    assert [target for target, _ in found] == ["__cudnn$fmhaSoftmaxDropout", "__cudnn$fmhaSoftmaxDropoutBackward"]
+    assert [(settings["dropout_rate"], settings["seed"]) for _, settings in found] == [(0.1, 7)] * 2
 
 
 def test_a_sliding_window_is_a_number(as_on_a_gpu):
@@ -340,7 +349,7 @@ def test_float32_is_said(as_on_a_gpu, capsys):
 
 def test_refused_by_name():
     models = hub_models.keras_hub()
-    with pytest.raises(ValueError, match="dropout=0.1.*same mask"):
+    with pytest.raises(ValueError, match="dropout=0.1.*not been verified on a GPU.*dropout=0"):
         bt.fuse_attention(hub_models.gpt2(dropout=0.1))
     gemma2 = models.GemmaBackbone(64, 1, 2, 1, 16, 32, 8, attention_logit_soft_cap=50.0)
     with pytest.raises(ValueError, match="soft cap"):

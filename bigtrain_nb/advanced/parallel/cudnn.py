@@ -72,17 +72,15 @@ def attention(query, key, value, scale, meaning):
 
 @dataclass
 class Settings:
-    """The settings in the JSON of a call."""
+    """The settings in the JSON of a call. Only tests set a dropout rate: `fuse_attention` refuses it."""
 
     scale: float
     is_causal: bool
     window: int
     max_segments: int = 1
     is_padded: bool = False
-
-    @property
-    def is_packed(self):
-        return self.max_segments > 1
+    dropout_rate: float = 0.0
+    seed: int = 42
 
     @property
     def mask_type(self):
@@ -96,19 +94,21 @@ def kernel(query, key, value, bias, operands, settings):
     ``bias`` is [batch or 1, 1, queries, keys] and has no gradient; ``operands`` are int32: the lengths of queries and
     keys, for packed rows also the offsets of the segments.
     """
-    has_bias = bias is not None
-    biases = [bias] if has_bias else []
+    biases = [] if bias is None else [bias]
+    target = "__cudnn$fmhaScaleBiasSoftmax" if biases else "__cudnn$fmhaSoftmax"
+    if settings.dropout_rate:
+        target += "Dropout"
     batch, length, heads, _ = query.shape
 
     # Segment offsets apply to all tensors alike, and results have heads before positions, so operands must too
-    heads_first = settings.is_packed
+    heads_first = settings.max_segments > 1
     swap = _swapped if heads_first else tf.identity
 
     @tf.custom_gradient
     def attend(query, key, value):
         query, key, value = swap(query), swap(key), swap(value)
         out, statistics = _call(
-            "__cudnn$fmhaScaleBiasSoftmax" if has_bias else "__cudnn$fmhaSoftmax",
+            target,
             [query, key, value, *biases, *operands],
             [of_query, tf.TensorSpec([batch * settings.max_segments, heads, length], tf.float32)],
             backend_config(settings, query.dtype, scores, heads_first, backward=False),
@@ -118,7 +118,7 @@ def kernel(query, key, value, bias, operands, settings):
         def gradient(upstream):
             upstream = swap(tf.cast(upstream, query.dtype))
             found = _call(
-                "__cudnn$fmhaScaleBiasSoftmaxBackward" if has_bias else "__cudnn$fmhaSoftmaxBackward",
+                target + "Backward",
                 [query, key, value, statistics, upstream, *biases, given, *operands],
                 [of_query, of_key, of_key],
                 backend_config(settings, query.dtype, scores, heads_first, backward=True),
@@ -193,8 +193,8 @@ def backend_config(settings, dtype, scores, heads_first, backward):
             "workspace_size": "0",
         },
         "fmha_scale": settings.scale,
-        "dropout_rate": 0.0,
-        "seed": 42,
+        "dropout_rate": settings.dropout_rate,
+        "seed": settings.seed,
         "sliding_window_length": settings.window,
         "max_seg_per_batch": settings.max_segments,
         "is_paged_attention": False,

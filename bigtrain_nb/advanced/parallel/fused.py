@@ -52,8 +52,7 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     which compiles each shape separately.
 
     Raises ValueError for a model without attention and, by name, for layers that are not supported: with attention
-    dropout (the kernel would draw the same mask in each step), a soft cap, sinks or a position bias, or already changed
-    by `chunk_attention`.
+    dropout (not yet verified on a GPU), a soft cap, sinks or a position bias, or already changed by `chunk_attention`.
 
     Example::
 
@@ -205,8 +204,8 @@ def _layer_problem(layer):
         return "its attention is not known to be softmax(scale * query · key) · value"
     if dropout := kind.dropout(layer):
         return (
-            f"dropout={dropout} applies to its scores, and the kernel would use the same mask in every step: build the"
-            " model with dropout=0"
+            f"dropout={dropout} applies to its scores, and dropout in the kernel has not been verified on a GPU: masks"
+            " must differ between steps and agree between both passes. Build the model with dropout=0"
         )
     return kind.refused(layer) or None
 
