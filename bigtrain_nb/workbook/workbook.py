@@ -23,7 +23,7 @@ from bigtrain_nb.plots import Picture, prediction_figure
 from bigtrain_nb.workbook import exercises, record
 from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.tables import HEAD, RIGHT, SECOND_TIME, counts, of_notebooks, prediction_rows
-from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
+from bigtrain_nb.workbook.time_limit import TookTooLong, within
 
 NOT_ATTEMPTED, WRONG = "not attempted", "wrong"
 
@@ -231,8 +231,7 @@ def check(name: str, answer: Callable | None = None) -> Checked:
 def checked(exercise, answer):
     """The result of an `Exercise`'s check of an answer; nothing is recorded."""
     try:
-        with time_limit(exercise.seconds):
-            exercise.check(_guarded(answer))
+        within(exercise.seconds, exercise.check, _guarded(answer))
         return Checked(RIGHT)
     except exercises.NotAttempted:
         minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"
