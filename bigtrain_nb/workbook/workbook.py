@@ -125,19 +125,15 @@ def _measured(said, measured):
     if hasattr(measured, "median"):
         median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
     else:
-        median = low = high = _number(measured)
+        try:
+            median = low = high = float(measured)  # also from a tensor
+        except (TypeError, ValueError):
+            raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
         unit = said.unit
     finite("measured", median, "a finite number")
     if said.unit and said.unit != unit:
         raise ValueError(f"{said.name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
     return replace(said, unit=unit, median=median, low=low, high=high, revealed=_now())
-
-
-def _number(measured):
-    try:
-        return float(measured)  # also from a tensor
-    except (TypeError, ValueError):
-        raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
 
 
 def _now():
