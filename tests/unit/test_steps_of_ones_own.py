@@ -244,12 +244,13 @@ def test_losses_of_single_outputs_are_those_of_the_batch(replicas, micro_batches
         return [keras.losses.MeanSquaredError(reduction), keras.losses.MeanAbsoluteError(reduction)]
 
     whole, model = compiled(build, stock=True, loss=loss()), compiled(build, replicas, micro_batches, loss=loss())
-    run = {"batch_size": 13, "verbose": 0, "sample_weight": np.geomspace(0.01, 10, len(X))}
-    due, found = (each.fit(X, [Y, -Y], shuffle=False, **run).history for each in (whole, model))
+    weights = np.geomspace(0.01, 10, len(X)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((X, (Y, -Y), weights)).batch(7)  # replicas have 4 and 3
+    due, found = (each.fit(data, verbose=0).history for each in (whole, model))
     for name, values in due.items():
         assert found[name] == pytest.approx(values, rel=1e-4), name
-    evaluated = model.evaluate(X, [Y, -Y], return_dict=True, **run)
-    assert evaluated == pytest.approx(whole.evaluate(X, [Y, -Y], return_dict=True, **run), rel=1e-4)
+    evaluated = model.evaluate(data, verbose=0, return_dict=True)
+    assert evaluated == pytest.approx(whole.evaluate(data, verbose=0, return_dict=True), rel=1e-4)
 
 
 def test_a_deep_copy_has_its_own_layers_of_a_list():
