@@ -6,6 +6,7 @@ Keras fixes one of them, and says what can then be deleted.
 """
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -79,11 +80,12 @@ def after(data):
 def count_by_examples(model, examples, times=None):
     """Weight batches by their examples in the tracked loss of each output; Keras weights all batches equally.
 
-    ``times`` scales a summed loss, so that its mean over the pieces is the sum over the full batch.
+    ``times`` scales a loss that is no mean over examples, so that its mean over the pieces is that of the full batch.
     """
     with ExitStack() as stack:
         for tracker in model._compile_loss.metrics if model._compile_loss else []:
-            stack.enter_context(patched_method(tracker, "update_state", _counting(tracker, examples, times)))
+            update = partial(_update_by_examples, tracker, examples, times)
+            stack.enter_context(patched_method(tracker, "update_state", update))
         yield
 
 
@@ -92,13 +94,9 @@ def as_scalar(loss):
     return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss
 
 
-def _counting(tracker, examples, times):
-    update = type(tracker).update_state
-
-    def update_state(value, sample_weight=None):
-        return update(tracker, value if times is None else value * tf.cast(times, value.dtype), examples)
-
-    return update_state
+def _update_by_examples(tracker, examples, times, value, sample_weight=None):
+    value = value if times is None else value * tf.cast(times, value.dtype)
+    return type(tracker).update_state(tracker, value, examples)
 
 
 def has_seen_examples(model):

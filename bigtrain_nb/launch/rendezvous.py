@@ -17,7 +17,7 @@ import ipaddress
 import json
 import os
 import queue
-import select
+import selectors
 import socket
 import sys
 import threading
@@ -190,7 +190,8 @@ def _accept_peers(server, spec, deadline):
     came = queue.Queue()
     server.settimeout(PAUSE_SECONDS)
     while True:
-        missing = [rank for rank in range(1, spec.count) if rank not in peers or _has_disconnected(peers[rank])]
+        disconnected = _readable(peers.values(), 0)  # a task sends nothing more, so only the end can be read
+        missing = [rank for rank in range(1, spec.count) if peers.get(rank) in (None, *disconnected)]
         if not missing:
             server.settimeout(None)
             return peers, runs_of
@@ -261,7 +262,7 @@ def receive_message(connection, until):
     line = bytearray()
     while b"\n" not in line and len(line) < LONGEST_MESSAGE:
         left = until - time.monotonic()
-        if left <= 0 or not select.select([connection], [], [], left)[0]:
+        if left <= 0 or not _readable([connection], left):
             return None
         more = b""
         with suppress(ConnectionError):
@@ -302,9 +303,12 @@ def refusal(peers, problem):
     return RuntimeError(problem)
 
 
-def _has_disconnected(peer):
-    readable, _, _ = select.select([peer], [], [], 0)
-    return bool(readable)  # a task sends nothing more, so only the end can be read
+def _readable(connections, seconds):
+    """Return those of any number of connections from which something, or their end, can be read within ``seconds``."""
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(seconds)]
 
 
 def _wait_for_peers_to_end(peers):
@@ -314,5 +318,5 @@ def _wait_for_peers_to_end(peers):
     until = time.monotonic() + EXIT_TIMEOUT_SECONDS
     left = list(peers)
     while left and (seconds := until - time.monotonic()) > 0:
-        ended, _, _ = select.select(left, [], [], seconds)
+        ended = _readable(left, seconds)
         left = [peer for peer in left if peer not in ended]

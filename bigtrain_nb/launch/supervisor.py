@@ -23,6 +23,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 TICK_SECONDS = 0.02
@@ -169,7 +170,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 env=self.environment | {"BIGTRAIN_RESTART": str(self.supervisor.restarts)},
                 start_new_session=True,
-                preexec_fn=_end_with_supervisor if LIBC else None,
+                preexec_fn=partial(LIBC.prctl, PR_SET_PDEATHSIG, signal.SIGKILL) if LIBC else None,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise CannotStart(f"worker {self.index} could not be started: {_reason(error)}") from None
@@ -208,10 +209,6 @@ class Worker:
         reader.join(LAST_WORDS_SECONDS)
         self.supervisor.send_event(worker=self.index, code=code)
         self.code = code
-
-
-def _end_with_supervisor():
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _reason(error):

@@ -29,8 +29,8 @@ class ReplicaBatch:
 
     ``is_partial``: whether there are other micro-batches or replicas. Only then are these known: ``loss_reduction`` of
     all losses; ``places``, the weight of each position in the mean, None if equal; ``weight``, by `weight_of`. If
-    several outputs have summed losses, also ``examples_of_all``, the size of the global batch, and ``times``, which is
-    that / (replicas * examples), by which the sum of each output is multiplied.
+    several outputs have losses that are sums or divide by sample weights, also ``examples_per_weight`` of the global
+    batch, so that the losses of single outputs, averaged by examples, are weighted by `times`.
     ``loss_factor``: the number of replicas if the loss is a sum, because the mean over replicas is taken; otherwise 1.
     """
 
@@ -45,8 +45,15 @@ class ReplicaBatch:
     places: Any = None
     weight: Any = None
     part: Any = 1.0
-    examples_of_all: Any = None
-    times: Any = None
+    examples_per_weight: Any = None
+
+    @property
+    def times(self):
+        """The factor of the loss of each output, whose mean by examples is then that of the global batch, or None."""
+        if self.examples_per_weight is None:
+            return None
+        weight = self.examples_per_weight * self.weight
+        return tf.math.divide_no_nan(weight, tf.cast(self.examples, weight.dtype))
 
     def micro_batch(self, start, length):
         """Return examples ``start`` to ``start + length``, with their ``part`` by weight."""
@@ -55,8 +62,7 @@ class ReplicaBatch:
             data, places = examples_of((data, places), start, length)
         weight = weight_of(length, places, self.loss_reduction)
         part = tf.math.divide_no_nan(weight, self.weight) * self.part
-        times = _times(self.examples_of_all, length, self.reduction.replicas)
-        return replace(self, data=data, places=places, examples=length, weight=weight, part=part, times=times)
+        return replace(self, data=data, places=places, examples=length, weight=weight, part=part)
 
     def update_metrics(self, y_pred, shown):
         """Return the logs that a custom `compute_metrics` adds; add the names of all that it returns to ``shown``."""
@@ -88,27 +94,21 @@ def share_of(data, reduction, micro_batches):
     share = ReplicaBatch(data, reduction.model, reduction, micro_batches, count_examples(data))
     kind = loss_reduction(share.model.loss)
     places = places_of(data, share.model.loss, kind)
-    of_all = None
+    weight, examples_per_weight = weight_of(share.examples, places, kind), None
     _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-    if kind == "sum" and len(keras.tree.flatten(y)) > 1:
-        of_all = share.examples if reduction.replicas == 1 else sum_over_replicas(tf.cast(share.examples, tf.float32))
+    if kind != "mean" and len(keras.tree.flatten(y)) > 1:
+        of_all = [tf.cast(share.examples, weight.dtype), weight]
+        of_all = of_all if reduction.replicas == 1 else sum_over_replicas(of_all)
+        examples_per_weight = tf.math.divide_no_nan(*of_all)
     return replace(
         share,
         is_partial=True,
         loss_reduction=kind,
         loss_factor=reduction.replicas if kind == "sum" else 1,
         places=places,
-        weight=weight_of(share.examples, places, kind),
-        examples_of_all=of_all,
-        times=_times(of_all, share.examples, reduction.replicas),
+        weight=weight,
+        examples_per_weight=examples_per_weight,
     )
-
-
-def _times(of_all, examples, replicas):
-    """Return `ReplicaBatch.times`: Keras multiplies by the number of replicas; None without ``of_all``."""
-    if of_all is None:
-        return None
-    return tf.math.divide_no_nan(tf.cast(of_all, tf.float32), tf.cast(replicas * examples, tf.float32))
 
 
 def losses_in(loss):
@@ -333,7 +333,8 @@ def dense(gradient, variable):
     clipping takes their norm.
     """
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+        gradient = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+    gradient.set_shape(variable.shape)  # a custom gradient may not know it
     return gradient
 
 
@@ -361,10 +362,10 @@ def sum_over_micro_batches(step_of, share, in_step=False):
     if tf.executing_eagerly():
         return sum_unrolled(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
     of_one_size = model.jit_compile and share.micro_batches > 1
-    return sum_in_a_loop(one_micro_batch, model.trainable_variables, examples, size, of_one_size)
+    return sum_in_a_loop(one_micro_batch, examples, size, of_one_size)
 
 
-def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
+def sum_in_a_loop(one_micro_batch, examples, size, of_one_size):
     """Return the sums of ``one_micro_batch(start, length)`` over micro-batches of ``size`` examples, the last shorter.
 
     Without examples they are zeros. XLA needs micro-batches ``of_one_size``, known at tracing: then a shorter last one
@@ -379,7 +380,7 @@ def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
     # Traced once, before the loop, to know which variables have a gradient
     number = tf.TensorSpec([], tf.int32)
     traced = traced.get_concrete_function(number, number)
-    sums = _zeros(variables, traced.structured_outputs)
+    sums = _zeros(traced.structured_outputs)
     end = examples // size * size if of_one_size else examples
 
     def add_micro_batch(start, sums):
@@ -417,17 +418,8 @@ def _widened(result):
     return tf.nest.map_structure(lambda value: tf.cast(value, at_least_32_bits(value.dtype)), result)
 
 
-def _zeros(variables, outputs):
-    gradients = {}
-    for index in outputs["gradients"]:
-        variable = variables[index]
-        gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
-    logs = {name: tf.zeros(log.shape) for name, log in outputs["logs"].items()}
-    numbers = {}
-    for name in ("loss", "left"):
-        if name in outputs:
-            numbers[name] = tf.zeros([], at_least_32_bits(outputs[name].dtype))
-    return {**numbers, "gradients": gradients, "logs": logs}
+def _zeros(outputs):
+    return tf.nest.map_structure(lambda each: tf.zeros(each.shape, at_least_32_bits(each.dtype)), outputs)
 
 
 def _add(sums, result):

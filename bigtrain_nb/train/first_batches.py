@@ -197,11 +197,7 @@ def _numbers(part):
 
 
 def _same_parts(before, now):
-    return [_same(*part) for part in _by_part(before, now)]
-
-
-def _same(one, other):
-    return _distance(one, other) <= _width(list(chain(*one)))
+    return [_distance(one, other) <= _width(list(chain(*one))) for one, other in _by_part(before, now)]
 
 
 def _distance(one, other):

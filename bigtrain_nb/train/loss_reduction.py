@@ -28,19 +28,14 @@ _KNOWN = {}
 """Results by id of a loss or model, for each kind of batch; kept as long as the object lives."""
 
 
-def unmasked_share(share, y_pred, sample_weight, watched, training):
+def unmasked_share(share, y_pred, sample_weight, watched):
     """Return the share of a `ReplicaBatch`'s weight that the mask of its loss keeps, a scalar of 0 to 1.
 
     If a custom `compute_loss` replaces the sample weights by which losses divide, it is the ratio of their sums. The
     mean over pieces of their losses, weighted by weight times this share, is then the loss of the batch. It is None
-    without a mask, if losses are sums, and for several outputs, each with its own valid positions. Before, refuse or
-    warn of losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`.
+    without a mask, if losses are sums, and for several outputs, each with its own valid positions.
     """
-    called, outputs = [one for one in watched if one.arguments is not None], tf.nest.flatten(y_pred)
-    is_only_loss = len(called) == len([one for one in watched if one.received] or outputs) == 1
-    (weight,) = keras.tree.flatten(sample_weight)[:1] or [None]
-    received = [each for one in watched for each in one.received] or [(weight, mask_of(each)) for each in outputs]
-    _check_losses(share, y_pred, sample_weight, called, received, is_only_loss, training)
+    weight, called, received, is_only_loss = _calls(y_pred, sample_weight, watched)
     weights = {id(each): each for each, _ in received}
     is_replaced = share.loss_reduction == "mean_with_sample_weight" and len(weights) == 1 and id(weight) not in weights
     masks = []
@@ -62,12 +57,22 @@ def unmasked_share(share, y_pred, sample_weight, watched, training):
     return _mean(left) if share.places is None else tf.math.divide_no_nan(_mean(left), _mean(share.places))
 
 
+def _calls(y_pred, sample_weight, watched):
+    """Return the first sample weight, the called losses, each one's weight and mask, and whether it is only one."""
+    called, outputs = [one for one in watched if one.arguments is not None], tf.nest.flatten(y_pred)
+    (weight,) = keras.tree.flatten(sample_weight)[:1] or [None]
+    received = [each for one in watched for each in one.received] or [(weight, mask_of(each)) for each in outputs]
+    return weight, called, received, len(called) == len([one for one in watched if one.received] or outputs) == 1
+
+
 def _mean(values):
     """Return the mean as float32, 0 without values."""
     return tf.math.divide_no_nan(tf.reduce_sum(tf.cast(values, tf.float32)), tf.cast(tf.size(values), tf.float32))
 
 
-def _check_losses(share, y_pred, sample_weight, called, received, is_only_loss, training):
+def check_losses(share, y_pred, sample_weight, watched, training):
+    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`."""
+    _, called, received, is_only_loss = _calls(y_pred, sample_weight, watched)
     model, kind, has_mask = share.model, share.loss_reduction, any(mask is not None for _, mask in received)
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
     predictions = [each for loss in called for each in tf.nest.flatten(loss.arguments[1])]

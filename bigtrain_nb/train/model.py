@@ -62,7 +62,7 @@ from bigtrain_nb.train.batches import (
     sum_over_micro_batches,
 )
 from bigtrain_nb.train.data_order import SharedDataOrder
-from bigtrain_nb.train.loss_reduction import refuse_outputs_of_pairs, unmasked_share
+from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, unmasked_share
 from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_python_loop
 from bigtrain_nb.train.own_step import in_own_step
 from bigtrain_nb.train.reduction import reduction_class, reduction_for
@@ -356,8 +356,10 @@ class Model(keras.Model):
             y_pred = outputs_of(self, x, training)
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
-        left = unmasked_share(share, y_pred, sample_weight, watched, training) if share.is_partial else None
-        return y_pred, as_scalar(loss), left
+        if not share.is_partial:
+            return y_pred, as_scalar(loss), None
+        check_losses(share, y_pred, sample_weight, watched, training)
+        return y_pred, as_scalar(loss), unmasked_share(share, y_pred, sample_weight, watched)
 
     def _update(self, step, share):
         """Apply the global batch's gradients, the same on every replica, and track its loss."""
@@ -423,7 +425,7 @@ class Model(keras.Model):
     def fit(self, *args, **kwargs):
         callbacks = _callbacks_of(super().fit, args, kwargs)
         if several_workers(self.distribute_strategy):
-            _refuse_shared_backups(self, callbacks)
+            _refuse_backups(self, callbacks)
         _refuse_other_strategy(self)
         with self._reading(callbacks):
             return super().fit(*args, **kwargs)
@@ -658,16 +660,25 @@ def _refuse_other_scope(model):
         )
 
 
-def _refuse_shared_backups(model, callbacks):
-    """Raise ValueError if workers back up into one folder, which the first would delete while others need it."""
-    backups = [one for one in callbacks if isinstance(one, keras.callbacks.BackupAndRestore) and one.delete_checkpoint]
-    own = zlib.crc32(os.path.abspath(backups[0].backup_dir).encode()) if backups else 0
-    folders = all_gather(model.distribute_strategy, tf.identity)(tf.constant(own, tf.int64)).tolist()
-    if any(folders.count(folder) > 1 for folder in folders if folder):
+def _refuse_backups(model, callbacks):
+    """Raise ValueError if workers back up into one folder, which each deletes, or would restore different steps."""
+    strategy = model.distribute_strategy
+    backups = [one for one in callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
+    folder = "".join(os.path.abspath(one.backup_dir) for one in backups if one.delete_checkpoint)
+    paths = [os.path.join(one.backup_dir, "training_metadata.json") for one in backups]
+    restored = "".join(tf.io.gfile.GFile(path).read() for path in paths if tf.io.gfile.exists(path))
+    own = [zlib.crc32(text.encode()) for text in (folder, restored)]
+    folders, steps = all_gather(strategy, tf.identity)(tf.constant(own, tf.int64)).T.tolist()
+    if any(folders.count(folder) > len(strategy.extended.worker_devices) for folder in folders if folder):
         raise ValueError(
             "BackupAndRestore in several workers, with the same backup_dir: each deletes the folder at the end while"
             " others use it, so all would be trained again. Use bt.Resume, which shares one folder, or give each worker"
             " its own folder, or set delete_checkpoint=False"
+        )
+    if len(set(steps)) > 1:
+        raise ValueError(
+            f"BackupAndRestore in several workers would restore different steps, here {restored or 'none'}, and so"
+            " different weights: delete all backup_dir, and use bt.Resume, whose checkpoints all workers share"
         )
 
 

@@ -25,7 +25,7 @@ class TrainState(tf.train.experimental.PythonState):
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
         self._generators = [one for one in model.variables if id(one) not in weights]  # random number generators
-        self._states = all_gather(self._strategy, self._own_states)
+        self._states = all_gather(self._strategy, lambda: tf.stack([one.value for one in self._generators]))
 
     def serialize(self):
         return json.dumps({name: getattr(self, name) for name in _SAVED})
@@ -52,9 +52,6 @@ class TrainState(tf.train.experimental.PythonState):
             )
         if self._generators:
             self._strategy.run(tf.function(self._assign))
-
-    def _own_states(self):
-        return tf.stack([variable.value for variable in self._generators])
 
     def _assign(self):
         states = tf.constant(self.seeds, tf.int64)

@@ -6,12 +6,11 @@ Jupyter server started for a notebook writes it, not those of the tests or of `m
 first prediction, which counts, and the last one made after its reveal, if any.
 """
 
-import contextlib
 import fcntl
 import itertools
 import json
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -104,8 +103,8 @@ def _read_with_own():
 @contextmanager
 def locked(folder):
     """Lock the record of a folder, because concurrent changes by another kernel would be lost."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a folder that cannot be written keeps no record
+    with ExitStack() as stack:
+        with suppress(OSError):  # a folder that cannot be written keeps no record
             lock = stack.enter_context(open(folder / LOCK, "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -162,6 +161,6 @@ def _notes(predictions, exercises, machine):
 def _keep_damaged(file):
     names = (file.with_name(f".bigtrain-record-damaged-{number}.json") for number in itertools.count(1))
     free = next(name for name in names if not name.exists())
-    with contextlib.suppress(OSError):  # then it cannot be overwritten either
+    with suppress(OSError):  # then it cannot be overwritten either
         os.rename(file, free)
         print(f"It is kept as {free}. If you can repair it, restore its name.")

@@ -1,33 +1,41 @@
-"""A time limit for a block of code."""
+"""A time limit for a call."""
 
 import signal
+import sys
 import threading
-from contextlib import contextmanager
 
 
 class TookTooLong(BaseException):
     """Raised inside code that ran too long. Not an `Exception`, which a loop with `except Exception` would catch."""
 
 
-@contextmanager
-def time_limit(seconds):
-    """Raise `TookTooLong` in the block once it has run for ``seconds``.
+def within(seconds, function, *arguments):
+    """Return ``function(*arguments)``; raise `TookTooLong` in it once it has run for ``seconds``.
 
-    It is raised between two Python instructions, so a running call into C++ finishes first. Signals reach only the main
-    thread; in any other thread the block runs without a limit.
+    It is raised between two Python instructions, so a running call into C++ finishes first; and again at the next line,
+    if a bare `except` catches it, and after as many seconds. Signals reach only the main thread: others have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        return function(*arguments)
+    here, tracing = sys._getframe(), sys.gettrace()
 
-    def end(*_):
+    def end(_, frame):
+        sys.settrace(lambda *_: None)
+        while frame is not here:
+            frame.f_trace = at_next_line
+            frame = frame.f_back
         raise TookTooLong
 
+    def at_next_line(_, event, __):
+        if event == "line":
+            raise TookTooLong
+
     old_handler = signal.signal(signal.SIGALRM, end)
-    old_timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    old_timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
-        yield
+        return function(*arguments)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old_handler)
         signal.setitimer(signal.ITIMER_REAL, *old_timer)
+        sys.settrace(tracing)

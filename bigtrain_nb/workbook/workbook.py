@@ -23,7 +23,7 @@ from bigtrain_nb.plots import Picture, prediction_figure
 from bigtrain_nb.workbook import exercises, record
 from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.tables import HEAD, RIGHT, SECOND_TIME, counts, of_notebooks, prediction_rows
-from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
+from bigtrain_nb.workbook.time_limit import TookTooLong, within
 
 NOT_ATTEMPTED, WRONG = "not attempted", "wrong"
 
@@ -125,19 +125,15 @@ def _measured(said, measured):
     if hasattr(measured, "median"):
         median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
     else:
-        median = low = high = _number(measured)
+        try:
+            median = low = high = float(measured)  # also from a tensor
+        except (TypeError, ValueError):
+            raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
         unit = said.unit
     finite("measured", median, "a finite number")
     if said.unit and said.unit != unit:
         raise ValueError(f"{said.name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
     return replace(said, unit=unit, median=median, low=low, high=high, revealed=_now())
-
-
-def _number(measured):
-    try:
-        return float(measured)  # also from a tensor
-    except (TypeError, ValueError):
-        raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
 
 
 def _now():
@@ -231,8 +227,7 @@ def check(name: str, answer: Callable | None = None) -> Checked:
 def checked(exercise, answer):
     """The result of an `Exercise`'s check of an answer; nothing is recorded."""
     try:
-        with time_limit(exercise.seconds):
-            exercise.check(_guarded(answer))
+        within(exercise.seconds, exercise.check, _guarded(answer))
         return Checked(RIGHT)
     except exercises.NotAttempted:
         minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"

@@ -204,6 +204,20 @@ def test_what_would_train_batches_twice_is_refused(tmp_path):
     refused_fit("compiled again, with another optimizer: make Resume after compile", data)
 
 
+def test_a_checkpoint_without_first_batches_is_gone_on_from(tmp_path):
+    """That of a custom loop that does not read its dataset by `rest`: its order cannot be compared."""
+    resume = Resume(tmp_path, model_of(), every=2)
+    for _ in resume.epochs(1):
+        for x, y in epoch_of(0).take(4):
+            resume.model.train_on_batch(x, y)
+            resume.step_done()
+        break
+    resume = Resume(tmp_path, model_of(seed=2))
+    assert (resume.epoch, resume.step) == (0, 4)
+    train(resume, epochs=1)
+    assert resume.model.optimizer.iterations.numpy() == BATCHES
+
+
 def test_epochs_of_other_lengths_are_refused():
     epochs = EpochByEpoch(lambda epoch: epoch_of(epoch).take(BATCHES - epoch), 0, None, FirstBatches().noting)
     epochs.select_epoch(0)

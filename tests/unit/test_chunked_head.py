@@ -402,10 +402,13 @@ def from_hidden(*ends):
     return keras.Model(inputs, [end(x) for end in ends] if len(ends) > 1 else ends[0](x))
 
 
-def quantized():
-    model = network()
+def quantized(model):
     model.quantize("int8")
     return model
+
+
+def regularized():
+    return from_hidden(layers.Dense(3, activity_regularizer="l2", name="head"))
 
 
 def head_then(layer):
@@ -415,8 +418,9 @@ def head_then(layer):
 REFUSED = {
     "subclassed": (Subclassed, "has a custom call or is not built"),
     "two outputs": (lambda: from_hidden(layers.Dense(3), layers.Dense(3)), "has 2 outputs"),
-    "quantized": (quantized, "is quantized"),
-    "regularized": (lambda: from_hidden(layers.Dense(3, activity_regularizer="l2")), "its activity_regularizer"),
+    "quantized": (lambda: quantized(network()), "is quantized"),
+    "regularized": (regularized, "its activity_regularizer"),
+    "both": (lambda: quantized(regularized()), "head is quantized and adds a loss on its outputs, its activity_reg"),
     "ids": (lambda: keras.Model(inputs := keras.Input((LENGTH,), dtype="int32"), network()(inputs)), "of int32"),
     "two heads": (lambda: from_hidden(lambda x: layers.Dense(3)(x) + layers.Dense(3)(x)), "of float32, float32"),
     "over places": (lambda: head_then(layers.Softmax(1)), "head (Dense)"),

@@ -1,5 +1,7 @@
 """KerasHub models taken in place train as in stock Keras, and keep their classes and files."""
 
+import subprocess
+import sys
 import zipfile
 from functools import cache
 from typing import NamedTuple
@@ -149,6 +151,23 @@ def test_presets_are_saved_and_loaded_in_a_process_that_has_imported_us(tmp_path
     again = keras_hub.models.CausalLM.from_preset(str(tmp_path / "preset"))
     assert type(again) is keras_hub.models.GPT2CausalLM
     assert apart(again, model) == 0
+
+
+@pytest.mark.more("in another process what the first tier does in this one")
+def test_a_file_is_loaded_by_a_process_that_has_no_part_of_us(tmp_path):
+    model = bt.Model.of(hub_models.gpt2(), micro_batches=2)
+    model.save(tmp_path / "model.keras")
+    code = f"""
+import keras, keras_hub, numpy, sys
+sys.modules["bigtrain_nb"] = None  # cannot be imported
+model = keras.models.load_model({str(tmp_path / "model.keras")!r})
+assert type(model) is keras_hub.models.GPT2CausalLM
+numpy.savez({str(tmp_path / "weights.npz")!r}, *model.get_weights())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=tmp_path)
+    with np.load(tmp_path / "weights.npz") as loaded:
+        for one, other in zip(loaded.values(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.more("what KerasHub itself does")

@@ -280,9 +280,14 @@ def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("y"), AttributeError("shape"), tf.errors.InvalidArgumentError(None, None, "")]
+    ("error", "why"),
+    [
+        (ValueError("the FLOPs are unknown"), "the FLOPs are unknown"),
+        (AttributeError("shape"), "shape"),
+        (tf.errors.InvalidArgumentError(None, None, ""), "InvalidArgumentError"),
+    ],
 )
-def test_a_plan_that_fails_does_not_end_fit(clock, monkeypatch, error):
+def test_a_plan_that_fails_does_not_end_fit_and_the_reason_is_shown(clock, monkeypatch, error, why):
     def fails(*_):
         raise error
 
@@ -292,6 +297,7 @@ def test_a_plan_that_fails_does_not_end_fit(clock, monkeypatch, error):
     model.compile("sgd", "mse")
     meter = metered(model, [8] * 12)
     assert meter.result.median > 0 and meter.mfu is None
+    assert f"MFU: unknown: {why}" in str(meter)
 
 
 def test_recomputation_and_a_chunked_head_do_not_change_the_flops_of_a_model():

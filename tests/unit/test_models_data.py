@@ -318,6 +318,16 @@ class Sum(keras.losses.Loss):
         return tf.reduce_mean((y - y_pred) ** 2, -1)
 
 
+def test_a_sum_is_evaluated_as_in_one_piece_on_replicas_with_unequal_shares():
+    evaluated = []
+    for replicas, make in ((1, keras.Model), (2, bt.Model)):
+        with on(replicas):
+            model = plain(make)
+            model.compile("sgd", MSE("sum"))
+        evaluated.append(model.evaluate(X, Y, batch_size=9, sample_weight=WEIGHTS, verbose=0))
+    assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
+
+
 def test_a_loss_given_as_a_class_has_the_reduction_of_its_instance():
     with on(1):
         whole = fitted(plain(keras.Model), Sum)

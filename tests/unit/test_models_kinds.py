@@ -239,3 +239,12 @@ def test_what_works_in_one_piece_only_is_refused(words):
         model.compile(optimizer(), "mse")
     with pytest.raises(ValueError, match=words):
         model.fit(X, Y, verbose=0)
+
+
+def test_float8_is_refused_in_micro_batches():
+    inputs = keras.Input((6,))
+    model = bt.Model(inputs, layers.Dense(1)(inputs), micro_batches=2)
+    model.quantize("float8")
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="float8 works only on one device and without micro_batches"):
+        model.fit(X, Y, verbose=0)

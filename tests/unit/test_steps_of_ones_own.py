@@ -233,22 +233,24 @@ def test_an_evaluation_under_xla_makes_no_state_of_the_optimizer():
     assert model.optimizer.built
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (2, 3)])
-def test_sums_of_single_outputs_are_those_of_the_batch(replicas, micro_batches):
+def test_losses_of_single_outputs_are_those_of_the_batch(replicas, micro_batches, reduction):
     def build():
         inputs = keras.Input((6,))
         return keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("left", "right")])
 
     def loss():
-        return [keras.losses.MeanSquaredError("sum"), keras.losses.MeanAbsoluteError("sum")]
+        return [keras.losses.MeanSquaredError(reduction), keras.losses.MeanAbsoluteError(reduction)]
 
     whole, model = compiled(build, stock=True, loss=loss()), compiled(build, replicas, micro_batches, loss=loss())
-    run = {"batch_size": 14, "verbose": 0}
-    due, found = (each.fit(X, [Y, -Y], shuffle=False, **run).history for each in (whole, model))
+    weights = np.geomspace(0.01, 10, len(X)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((X, (Y, -Y), weights)).batch(7)  # replicas have 4 and 3
+    due, found = (each.fit(data, verbose=0).history for each in (whole, model))
     for name, values in due.items():
         assert found[name] == pytest.approx(values, rel=1e-4), name
-    evaluated = model.evaluate(X, [Y, -Y], return_dict=True, **run)
-    assert evaluated == pytest.approx(whole.evaluate(X, [Y, -Y], return_dict=True, **run), rel=1e-4)
+    evaluated = model.evaluate(data, verbose=0, return_dict=True)
+    assert evaluated == pytest.approx(whole.evaluate(data, verbose=0, return_dict=True), rel=1e-4)
 
 
 def test_a_deep_copy_has_its_own_layers_of_a_list():

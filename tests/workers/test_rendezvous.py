@@ -1,8 +1,10 @@
 """The rendezvous of all workers before TensorFlow starts: who is awaited, and whose messages count."""
 
 import atexit
+import fcntl
 import json
 import os
+import resource
 import socket
 import threading
 import time
@@ -197,6 +199,21 @@ def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatc
     assert os.environ["TF_CONFIG"] == spec.tf_config
     with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
         rendezvous.connect_all_tasks(spec, {}, 7.0)
+
+
+def test_a_chief_of_more_workers_than_select_allows_hears_them_and_sees_them_end():
+    """`select.select` takes no descriptor above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2100), hard))
+    low, theirs = socket.socketpair()
+    with low, theirs, socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD, 2000)) as mine:
+        assert rendezvous._readable([mine], 0) == []
+        rendezvous.send(theirs, rank=2)
+        assert rendezvous.receive_message(mine, time.monotonic() + SECONDS) == {"rank": 2}
+        theirs.close()
+        assert set(rendezvous._readable([low, mine], 0)) == {low, mine}
+        rendezvous._wait_for_peers_to_end([mine])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_then_only():

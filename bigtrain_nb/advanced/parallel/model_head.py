@@ -86,12 +86,12 @@ class Head:
 
     def _refuse_kinds_of_weights(self):
         for layer in self._layers:
-            what = "is quantized" if getattr(layer, "quantization_mode", None) else ""
-            if any(map(is_shard, layer.weights)):
-                what = "is fully sharded"
-            if layer.activity_regularizer is not None:
-                what = "adds a loss on its outputs, its activity_regularizer"
-            if what:
+            kinds = {
+                "is quantized": getattr(layer, "quantization_mode", None) is not None,
+                "is fully sharded": any(map(is_shard, layer.weights)),
+                "adds a loss on its outputs, its activity_regularizer": layer.activity_regularizer is not None,
+            }
+            if what := " and ".join(kind for kind, is_so in kinds.items() if is_so):
                 raise ValueError(f"{layer.name} {what}, so {self.name} cannot be computed in chunks of rows")
 
 

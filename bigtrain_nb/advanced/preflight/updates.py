@@ -72,7 +72,8 @@ def _taken(training):
     """Take steps until weights change; return their number, the share of changed weights and any unused loss scale."""
     weights = training.model.trainable_variables
     before = [weight.numpy() for weight in weights]
-    scaling = [one for one in optimizers_of(training.model).values() if _scales(one)]
+    optimizers = optimizers_of(training.model).values()
+    scaling = [one for one in optimizers if isinstance(one, keras.optimizers.LossScaleOptimizer)]
     called = []
 
     def noting(scale_loss):
@@ -88,7 +89,8 @@ def _taken(training):
             stack.enter_context(patched_method(optimizer, "scale_loss", noting(optimizer.scale_loss)))
         for step in range(1, training.steps_per_update * MOST_STEPS + 1):
             training.step(training.batches[step % len(training.batches)])
-            changed = _share_unlike(before, weights)
+            unlike = sum(int(np.sum(old != weight.numpy())) for old, weight in zip(before, weights, strict=True))
+            changed = unlike / max(1, _count(weights))
             if step >= STEPS and changed:
                 break
     unscaled = float(scaling[0].dynamic_scale) if scaling and not called else None
@@ -128,19 +130,10 @@ def _beside_float32(training, words):
     return ok(words)
 
 
-def _scales(optimizer):
-    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-
-
 def _has_gradients(training):
     _, gradients = training.gradients(training.first, training=True)
     training.state.restore_values()
     return any(np.any(_wide(gradient) != 0) for gradient in gradients.values())
-
-
-def _share_unlike(before, weights):
-    unlike = sum(int(np.sum(old != weight.numpy())) for old, weight in zip(before, weights, strict=True))
-    return unlike / max(1, _count(weights))
 
 
 def _count(weights):

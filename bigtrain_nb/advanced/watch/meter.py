@@ -2,7 +2,7 @@
 
 import math
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from types import FunctionType
 
@@ -13,7 +13,7 @@ from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_compat import layers_within, overriding, patched_method
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.common.words import amount, cause, interval, number
 from bigtrain_nb.measure.at_rest import wait_for_gpus
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.train.model import Model
@@ -40,7 +40,7 @@ class Meter(Shown, keras.callbacks.Callback):
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of the forward and backward pass, as counted by
       `bt.plan_step`, without recomputation, over the peak of the devices, in 16 bits if any layer computes in them
       (Chowdhery et al. 2022, "PaLM"). None if the plan does not know the FLOPs, as for a cuDNN LSTM, or
-      `bt.ACCELERATORS` lacks the device, as for CPUs, or the dtype, as for float64.
+      `bt.ACCELERATORS` lacks the device, as for CPUs, or the dtype, as for float64; what is shown has the reason.
     - ``examples_per_second``: the median of ``result``, or None; available at any time.
     - ``tokens_per_second``: the same in tokens, if the model has an embedding and its input is integers
       [batch, length]; padding counts. None for other models, and if the length differs between batches.
@@ -85,6 +85,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._first_seconds = None
         self._tokens = None  # per example
         self._busy_seconds = None  # per example, for all devices at their peak
+        self._no_mfu = None  # why
         self._sums = None  # of `GradientNoise`
 
     # Results
@@ -181,6 +182,8 @@ class Meter(Shown, keras.callbacks.Callback):
             notes.append(note("tokens/s", number(self.tokens_per_second)))
         if self.mfu is not None:
             notes.append(note("MFU", f"{self.mfu:.1%} of the peak of {accelerator_here().name}"))
+        if self._no_mfu:
+            notes.append(note("MFU", f"unknown: {self._no_mfu}"))
         if self.gradient_norm is not None:
             notes.append(note("norm of the gradient", number(self.gradient_norm)))
         noise = self.noise_scale
@@ -322,12 +325,14 @@ class Meter(Shown, keras.callbacks.Callback):
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
         self._counts_batches = _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
-        self._busy_seconds = None
+        self._busy_seconds = self._no_mfu = None
         if device is not None:
-            with suppress(Exception):  # of the plan, for an unsupported model: no MFU is shown, and training continues
+            try:
                 peak = device.flops(sixteen_bits_of(model) or model.compute_dtype)
                 peak *= model.distribute_strategy.num_replicas_in_sync
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
+            except Exception as error:  # of the plan, for an unsupported model: training continues
+                self._no_mfu = cause(error) or type(error).__name__
 
 
 def _counts_batches(model, spec):
