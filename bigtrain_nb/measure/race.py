@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.checks import as_path, takes
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
@@ -164,7 +164,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         print(bt.load("lists.json"))
     """
     try:
-        fields = json.loads(Path(path).read_bytes())
+        fields = json.loads(Path(as_path("path", path)).read_bytes())
         several = fields.get("results")
         results = {each["name"]: Result(**each | {"rounds": tuple(each["rounds"])}) for each in several or [fields]}
         if several:

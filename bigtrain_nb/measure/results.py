@@ -191,9 +191,7 @@ class Comparison(Saved, cards.Shown):
         return replace(found, advice=self._advice(instance_share))
 
     def extend(self, seconds: float, progress: Callable | None = None) -> "Comparison":
-        """Measure for ``seconds`` more, and return the `Comparison` of all rounds so far.
-
-        ``seconds`` is not multiplied by BIGTRAIN_NB_TIME_SCALE.
+        """Measure ``seconds`` more, not multiplied by BIGTRAIN_NB_TIME_SCALE; return the `Comparison` of all rounds.
 
         Each later interim check has a smaller `error`: the total is at most 5 %. ``progress`` is as for `compare`.
 
