@@ -13,8 +13,8 @@ from pathlib import Path
 from keras_hub.models import GPT2Backbone
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.watch.peak_memory import ANSWER, CODE, Peak
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.launch.peak_memory import ANSWER, CODE, Peak
 
 
 def dense(width=2048, layers=4, fully_shard=None):

@@ -10,15 +10,11 @@ _HOME = {
     # the helper
     "measure.rounds": ("compare",),
     "measure.throughput": ("throughput",),
-    "measure.race": ("load", "race"),
-    "measure.results": ("Result",),
+    "measure.results": ("Result", "load"),
     "common.hardware": ("cores", "machine"),
     "data.images": ("photo_crops",),
-    "data.text": ("source_text", "text_folder"),
-    "data.token_rows": ("TokenRows",),
     "data.pipeline": ("Pipeline",),
     "common.quiet": ("tf",),
-    "data.diagnose": ("diagnose",),
     "train.model": ("Model",),
     "train.files": ("load_model",),
     "train.small_models": ("conv_net", "gpt"),
@@ -28,12 +24,13 @@ _HOME = {
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
     "train.schedules": ("warmup_cosine",),
-    "train.loss_scale": ("LossScaleHistory",),
-    "launch.peak_memory": ("peak_memory",),
     # the workbook
     "lab.lab": ("Lab",),
+    "lab.race": ("race",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
     # advanced
+    "advanced.text.text_data": ("source_text", "text_folder"),
+    "advanced.text.token_rows": ("TokenRows",),
     "advanced.plan.plans": ("plan_step",),
     "advanced.plan.clusters": ("plan_cluster",),
     "advanced.plan.transformer": ("SIZES", "Transformer"),
@@ -45,8 +42,11 @@ _HOME = {
     "advanced.parallel.chunked_head": ("chunk_head",),
     "advanced.parallel.masks": ("segment_mask",),
     "advanced.kernels.cuda_kernel": ("cuda_kernel",),
+    "advanced.watch.diagnose": ("diagnose",),
     "advanced.watch.profile": ("profile",),
+    "advanced.watch.peak_memory": ("peak_memory",),
     "advanced.watch.meter": ("Meter",),
+    "advanced.watch.loss_scale": ("LossScaleHistory",),
     "advanced.watch.overflow": ("find_overflow",),
     "advanced.preflight.preflight": ("preflight",),
 }
@@ -71,7 +71,7 @@ def __dir__():
 
 def load_ipython_extension(shell):
     """Make ``%%workers`` known, for ``%load_ext bigtrain_nb``; an import in a notebook has done so already."""
-    from bigtrain_nb.launch import magic
+    from bigtrain_nb.workbook import magic
 
     magic.register(shell)
 

@@ -3,18 +3,13 @@
 
 from bigtrain_nb.measure.rounds import compare as compare
 from bigtrain_nb.measure.throughput import throughput as throughput
-from bigtrain_nb.measure.race import load as load
-from bigtrain_nb.measure.race import race as race
 from bigtrain_nb.measure.results import Result as Result
+from bigtrain_nb.measure.results import load as load
 from bigtrain_nb.common.hardware import cores as cores
 from bigtrain_nb.common.hardware import machine as machine
 from bigtrain_nb.data.images import photo_crops as photo_crops
-from bigtrain_nb.data.text import source_text as source_text
-from bigtrain_nb.data.text import text_folder as text_folder
-from bigtrain_nb.data.token_rows import TokenRows as TokenRows
 from bigtrain_nb.data.pipeline import Pipeline as Pipeline
 from bigtrain_nb.common.quiet import tf as tf
-from bigtrain_nb.data.diagnose import diagnose as diagnose
 from bigtrain_nb.train.model import Model as Model
 from bigtrain_nb.train.files import load_model as load_model
 from bigtrain_nb.train.small_models import conv_net as conv_net
@@ -26,15 +21,17 @@ from bigtrain_nb.launch.strategy import strategy as strategy
 from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
 from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
-from bigtrain_nb.train.loss_scale import LossScaleHistory as LossScaleHistory
-from bigtrain_nb.launch.peak_memory import peak_memory as peak_memory
 from bigtrain_nb.lab.lab import Lab as Lab
+from bigtrain_nb.lab.race import race as race
 from bigtrain_nb.workbook.workbook import check as check
 from bigtrain_nb.workbook.workbook import hint as hint
 from bigtrain_nb.workbook.workbook import predict as predict
 from bigtrain_nb.workbook.workbook import reveal as reveal
 from bigtrain_nb.workbook.workbook import score as score
 from bigtrain_nb.workbook.workbook import solution as solution
+from bigtrain_nb.advanced.text.text_data import source_text as source_text
+from bigtrain_nb.advanced.text.text_data import text_folder as text_folder
+from bigtrain_nb.advanced.text.token_rows import TokenRows as TokenRows
 from bigtrain_nb.advanced.plan.plans import plan_step as plan_step
 from bigtrain_nb.advanced.plan.clusters import plan_cluster as plan_cluster
 from bigtrain_nb.advanced.plan.transformer import SIZES as SIZES
@@ -47,8 +44,11 @@ from bigtrain_nb.advanced.parallel.fused import fuse_attention as fuse_attention
 from bigtrain_nb.advanced.parallel.chunked_head import chunk_head as chunk_head
 from bigtrain_nb.advanced.parallel.masks import segment_mask as segment_mask
 from bigtrain_nb.advanced.kernels.cuda_kernel import cuda_kernel as cuda_kernel
+from bigtrain_nb.advanced.watch.diagnose import diagnose as diagnose
 from bigtrain_nb.advanced.watch.profile import profile as profile
+from bigtrain_nb.advanced.watch.peak_memory import peak_memory as peak_memory
 from bigtrain_nb.advanced.watch.meter import Meter as Meter
+from bigtrain_nb.advanced.watch.loss_scale import LossScaleHistory as LossScaleHistory
 from bigtrain_nb.advanced.watch.overflow import find_overflow as find_overflow
 from bigtrain_nb.advanced.preflight.preflight import preflight as preflight
 

@@ -21,6 +21,8 @@ from bigtrain_nb.common import beside
 from bigtrain_nb.common.files import write_bytes, write_text
 from bigtrain_nb.workbook import copies
 
+INDEX = ("README.md", "older-tutorials.md", "reference.md", "tried.md", "your-fit.md")
+"""Files next to the notebooks that are useful only with all of them."""
 WRITTEN = Path(".bigtrain-versions", "beside.json")
 """What of each file was written, by which one that the reader has changed is known."""
 
@@ -103,7 +105,7 @@ def main(arguments=None):
 
 def _unpack_and_tell(folder, sources):
     of_series = beside.folder().resolve() in sources
-    names = (*beside.NAMES, *beside.INDEX) if of_series else beside.NAMES
+    names = (*beside.NAMES, *INDEX) if of_series else beside.NAMES
     written, kept = unpack(folder, names)
     if written:
         files = "1 file" if len(written) == 1 else f"{len(written)} files"

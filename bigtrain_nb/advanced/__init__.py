@@ -1,1 +1,1 @@
-"""The layer above the helper: models that do not fit, plans, profiles, checks before a run. The helper imports none."""
+"""Layers above the helper, which imports none: large models, text, plans, measurements, checks before a run."""

@@ -3,8 +3,6 @@
 from pathlib import Path
 
 NAMES = ("scripts", "images", "glossary.md")
-INDEX = ("README.md", "older-tutorials.md", "reference.md", "tried.md", "your-fit.md")
-"""Files that are also there, but useful only with all notebooks."""
 REMEDY = "`%run -m bigtrain_nb.unpack` puts it next to your notebook"
 PACKAGE = Path(__file__).parents[1]
 

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -102,24 +101,6 @@ def usable_cores():
 def memory_limit():
     """Return the memory limit of this process in bytes: the machine's memory or that of its control groups."""
     return min([psutil.virtual_memory().total, *map(_memory_of, _control_groups("memory"))])
-
-
-def reset_peak():
-    """Reset the kernel's peak memory counter of this process; return whether that worked (Linux)."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-        return True
-    return False
-
-
-def peak_resident():
-    """Return the highest resident memory of this process in bytes."""
-    status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.exists() else None
-    if found:
-        return 1024 * int(found[1])
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used if sys.platform == "darwin" else 1024 * used
 
 
 def lost_seconds():

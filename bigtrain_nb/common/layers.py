@@ -1,4 +1,4 @@
-"""Optimizers of a model, and layers that a setting may name."""
+"""Optimizers of a model, their loss scale, and layers that a setting may name."""
 
 import re
 
@@ -9,6 +9,11 @@ from bigtrain_nb.common.quiet import keras
 def optimizers_of(model):
     """Return a model's optimizers by attribute name: that of `compile`, and those of custom steps."""
     return {name: each for name, each in vars(model).items() if isinstance(each, keras.optimizers.Optimizer)}
+
+
+def scale_of(optimizer):
+    """Return the scale of a `keras.optimizers.LossScaleOptimizer` as a float."""
+    return float(optimizer.dynamic_scale.numpy() if optimizer.built else optimizer.initial_scale)
 
 
 class Listed:

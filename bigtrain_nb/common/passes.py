@@ -59,10 +59,10 @@ def recording_first(dataset, count, note):
 def read_apart(dataset):
     """Return a `tf.data.Dataset` with the elements of this one's first pass, without advancing its shuffling.
 
-    Each pass over a shuffled dataset takes the next seed from state that all its iterators share: reading the first
-    batches changes the order that `fit` sees. So the graph of the dataset is copied, with separate state. Once this
-    dataset has been iterated, that copy begins at the order of the first pass again. Datasets that cannot be
-    serialized, such as those with arrays of 2 GiB or more, raise tf.errors.OpError or ValueError.
+    Each pass over a shuffled dataset takes the next seed from state that all its iterators share: reading batches
+    changes the order that `fit` sees. So its graph is copied, with separate state, which begins at the first pass even
+    if this dataset was iterated before. Datasets that cannot be serialized, as with arrays of 2 GiB, raise
+    tf.errors.OpError or ValueError.
     """
     graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}

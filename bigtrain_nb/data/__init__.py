@@ -1,1 +1,1 @@
-"""Real data on disk, input pipelines built from settings, and their bottlenecks."""
+"""Real data on disk, and input pipelines built from settings."""

@@ -22,8 +22,9 @@ from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import seconds_of_others
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.lab import controls, runs
+from bigtrain_nb.lab.race import standings_at_checks
 from bigtrain_nb.lab.runs import ALL, Run
-from bigtrain_nb.measure.race import Race, standings_at_checks
+from bigtrain_nb.measure.results import Race
 from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_on, share_of_others
 from bigtrain_nb.measure.sources import is_source
 from bigtrain_nb.measure.throughput import throughput

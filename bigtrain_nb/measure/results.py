@@ -9,15 +9,16 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import one_of
+from bigtrain_nb.common.checks import as_path, one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import amount, interval, number
-from bigtrain_nb.measure.intervals import expected_scatter, median_interval, ratio_interval
+from bigtrain_nb.common.words import amount, interval, number, quantity
+from bigtrain_nb.measure.intervals import CONFIDENCE, expected_scatter, median_interval, ratio_interval
 
 PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 count as the same: smaller differences are not worth a change."""
@@ -27,6 +28,8 @@ CLOSE = 1.5
 """An unclear ratio within this factor of 1 is called close, beyond it noisy."""
 LARGE_INSTANCE_SHARE = 0.5
 """Share of the instances in the variance above which more rounds of the same instances hardly help."""
+CHECKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
+"""Rounds before each interim check. Even: the next round runs in reverse order, which cancels drift within a round."""
 
 
 class Saved:
@@ -266,3 +269,82 @@ class Comparison(Saved, cards.Shown):
         from bigtrain_nb.plots import comparison_figure
 
         return comparison_figure(list(self.results.values()))
+
+
+@dataclass(frozen=True, repr=False)
+class Race(Comparison):
+    """The result of measuring many settings interleaved while eliminating significantly slower ones.
+
+    `results`: the fastest first, then the eliminated ones. `settings`: {name: settings}. `eliminated`: {name: rounds
+    before elimination}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all
+    interim checks, and so do all lower ends.
+    """
+
+    settings: dict[str, dict] = field(kw_only=True)
+    eliminated: dict[str, int] = field(kw_only=True)
+
+    @property
+    def remaining(self) -> list[str]:
+        """The names of the settings that were not eliminated, the highest mean first."""
+        return [name for name in self.names if name not in self.eliminated]
+
+    @property
+    def finalists(self) -> list[dict]:
+        """Their settings: `build(**race.finalists[0])`."""
+        return [self.settings[name] for name in self.remaining]
+
+    def to_dict(self) -> dict:
+        """Raises ValueError for settings that change in a JSON round trip, such as functions and tuples."""
+        for chosen in self.settings.values():
+            for choice, value in chosen.items():
+                if json.loads(json.dumps(value, default=repr)) != value:
+                    raise ValueError(
+                        f"{choice}={value!r} cannot be saved; only None, True, False, numbers, strings and lists of"
+                        " them can: let the race choose between names, and look them up in build"
+                    )
+        return {**super().to_dict(), "settings": self.settings, "eliminated": self.eliminated}
+
+    def _error_of_one(self, a, b):
+        return 2 * (1 - CONFIDENCE) / len(CHECKS_AFTER) / (len(self.results) - 1)
+
+    def _against(self, name, first):
+        if name not in self.eliminated:
+            return super()._against(name, first)
+        return f"at most {quantity(self.ratio(name, first).high, 'x')}, eliminated after {self.eliminated[name]} rounds"
+
+    def _card(self):
+        what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
+        answer = f"{what} ({len(self.remaining)} of {len(self.results)}): {', '.join(self.remaining)}."
+        return cards.stacked(cards.note(answer, ""), super()._card())
+
+
+def load(path: str | os.PathLike) -> Result | Comparison | Race:
+    """Read a saved `Result`, `Comparison` or `Race`.
+
+    Raises ValueError for a file with other contents, FileNotFoundError if there is no file.
+
+    Example::
+
+        bt.throughput([[0] * 8] * 50, seconds=0.5).save("lists.json")
+        print(bt.load("lists.json"))
+    """
+    try:
+        fields = json.loads(Path(as_path("path", path)).read_bytes())
+        several = fields.get("results")
+        results = {each["name"]: Result(**each | {"rounds": tuple(each["rounds"])}) for each in several or [fields]}
+        if several:
+            error, seconds = fields["error"], fields["seconds"]
+            instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
+        race = {}
+        if "settings" in fields:
+            key = "eliminated" if "eliminated" in fields else "left"  # its former name
+            race = {"settings": fields["settings"], "eliminated": fields[key]}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} holds no saved measurement: bt.load reads files that .save(path) of a Result, Comparison or Race"
+            " has written; load a model with bt.load_model"
+        ) from None
+    if several is None:
+        return results[fields["name"]]
+    kind = Race if race else Comparison
+    return kind(results, error, instances, seconds, notes, **race)

@@ -40,7 +40,7 @@ from bigtrain_nb.common.keras_compat import (
     patched_method,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.layers import optimizers_of, scale_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
@@ -62,15 +62,15 @@ from bigtrain_nb.train.batches import (
     sum_over_micro_batches,
 )
 from bigtrain_nb.train.data_order import SharedDataOrder
-from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_reduction import refuse_outputs_of_pairs, unmasked_share
-from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_python_loop
 from bigtrain_nb.train.own_step import in_own_step
 from bigtrain_nb.train.reduction import reduction_class, reduction_for
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
 _Method = TypeVar("_Method", bound=Callable)
+
+PIECES = "gradient_pieces"  # in the logs of a replica's step: the measurements of its micro-batches
 
 
 def _shown_as(method: _Method) -> Callable[[Callable], _Method]:
@@ -270,14 +270,10 @@ class Model(keras.Model):
             self._reduction = reduction  # last, so that an error is raised again next time
         return self._reduction
 
-    def measure_gradients(self):
-        """Let steps measure gradient noise, until `compile`; return the `GradientNoise`.
-
-        Raises ValueError for losses that are sums, and for a batch that is not split.
-        """
-        refuse_unmeasurable(self)
+    def measure_gradients(self, kind):
+        """Let steps measure gradient noise, until `compile`, with ``kind(self)``; return it."""
         if self._noise is None:
-            object.__setattr__(self, "_noise", GradientNoise(self))  # Keras tracks any other attribute
+            object.__setattr__(self, "_noise", kind(self))  # Keras tracks any other attribute
             self.train_function = None
         return self._noise
 

@@ -1,1 +1,1 @@
-"""The reader's side of the notebooks: predictions, scores, exercises."""
+"""The reader's side of the notebooks: predictions, scores, exercises, `%%workers`."""

@@ -1,6 +1,8 @@
-"""Be one process of a tf.data service: the first of those that ``bt.run_workers`` starts hands out, the others decode.
+"""Run one process of a tf.data service: process 0 is the dispatcher, the others are workers, which run the pipeline.
 
-One that was lost comes back by ``data_service.py ADDRESSES NUMBER``.
+``bt.run_workers("scripts/data_service.py", 3)`` starts a dispatcher and two workers on this machine. To start a process
+yourself, or to replace a lost worker: ``python3 scripts/data_service.py ADDRESSES NUMBER``. ADDRESSES is the HOST:PORT
+of each process, separated by commas, and NUMBER the index of this one, from 0.
 """
 
 import json
@@ -12,11 +14,11 @@ import tensorflow as tf
 
 from bigtrain_nb.common.addresses import answers
 
-WAIT_SECONDS = 60  # for the one that hands out
+WAIT_SECONDS = 60  # for the dispatcher
 
 
 def wait_for(dispatcher):
-    """Wait until the dispatcher serves. End this process, with a sentence that says so, after `WAIT_SECONDS`."""
+    """Wait until the dispatcher answers. After `WAIT_SECONDS`, end this process with a message."""
     began = time.monotonic()
     while not answers(dispatcher):
         if time.monotonic() - began > WAIT_SECONDS:
@@ -37,7 +39,7 @@ def main():
     if number == 0:
         server = service.DispatchServer(service.DispatcherConfig(port=port, worker_addresses=addresses[1:]))
     else:
-        wait_for(addresses[0])  # else it would try again after many seconds only
+        wait_for(addresses[0])  # otherwise the worker would retry only after many seconds
         config = service.WorkerConfig(
             dispatcher_address=addresses[0], worker_address=addresses[number], port=port, heartbeat_interval_ms=1000
         )

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigtrain_nb.measure.race import Race
-from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.measure.results import Comparison, Race, Result
 
 SECONDS = 0.05
 

@@ -8,7 +8,7 @@ import pytest
 from tiers import in_two_tiers
 
 from bigtrain_nb import Pipeline, diagnose, photo_crops, tf
-from bigtrain_nb.data.diagnose import Diagnosis, Stage, _busy_cores, _pull, _StageTimes
+from bigtrain_nb.advanced.watch.diagnose import Diagnosis, Stage, _busy_cores, _pull, _StageTimes
 
 SECONDS = 0.8
 SLOW = 0.004
@@ -68,7 +68,7 @@ def measured(monkeypatch):
         found[:] = [1e6 * sum(took for start, took in CALLS if start >= began) / examples]
         return examples
 
-    monkeypatch.setattr("bigtrain_nb.data.diagnose._pull", pull)
+    monkeypatch.setattr("bigtrain_nb.advanced.watch.diagnose._pull", pull)
     return found
 
 
@@ -142,7 +142,9 @@ def test_stages_are_numbered_as_the_pipeline_is_written_though_small_ones_are_no
 
 
 def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops, monkeypatch):
-    monkeypatch.setattr("bigtrain_nb.data.diagnose._NEGLIGIBLE", 0)  # on a busy machine a map's share may be tiny
+    monkeypatch.setattr(
+        "bigtrain_nb.advanced.watch.diagnose._NEGLIGIBLE", 0
+    )  # on a busy machine a map's share may be tiny
 
     def maps(**settings):
         found = diagnose(Pipeline(data=crops, image_size=24, batch=8, rewrites=False, **settings), seconds=0.3)
@@ -247,19 +249,21 @@ def test_a_single_stage_that_takes_time_has_no_next_one_and_no_cache_is_spoken_o
 
 
 def test_the_cores_are_those_of_the_container(monkeypatch):
-    monkeypatch.setattr("bigtrain_nb.data.diagnose.core_limit", lambda: 0.5)
+    monkeypatch.setattr("bigtrain_nb.advanced.watch.diagnose.core_limit", lambda: 0.5)
     found = diagnose(numbers().batch(8).map(slowly), seconds=0.3)
     assert found.cores == 0.5 and found.free_cores <= 0.5 and "0.5 cores running only this pipeline" in str(found)
 
 
 def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch):
-    monkeypatch.setattr("bigtrain_nb.data.diagnose.psutil.cpu_percent", lambda percpu: [50.0, 100.0, 25.0, 100.0])
-    monkeypatch.setattr("bigtrain_nb.data.diagnose.usable_cores", lambda: {0, 2})
+    monkeypatch.setattr(
+        "bigtrain_nb.advanced.watch.diagnose.psutil.cpu_percent", lambda percpu: [50.0, 100.0, 25.0, 100.0]
+    )
+    monkeypatch.setattr("bigtrain_nb.advanced.watch.diagnose.usable_cores", lambda: {0, 2})
     assert _busy_cores() == 0.75
 
 
 def test_what_the_pipeline_computes_itself_is_not_taken_for_other_programs(monkeypatch):
-    monkeypatch.setattr("bigtrain_nb.data.diagnose._busy_cores", lambda: 0.05)  # less than this process uses
+    monkeypatch.setattr("bigtrain_nb.advanced.watch.diagnose._busy_cores", lambda: 0.05)  # less than this process uses
     data = tf.data.Dataset.range(100_000).map(lambda number: tf.linalg.norm(tf.random.normal([300, 300]))).batch(8)
     found = diagnose(data, seconds=0.3)
     assert found.free_cores == found.cores

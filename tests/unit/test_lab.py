@@ -15,8 +15,7 @@ from labs import SECONDS, build, finish
 
 from bigtrain_nb.lab import runs
 from bigtrain_nb.lab.lab import Clock, Lab
-from bigtrain_nb.measure.race import Race
-from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.measure.results import Comparison, Race, Result
 from bigtrain_nb.plots.canvas import alternative
 
 quick = pytest.mark.usefixtures("quick")

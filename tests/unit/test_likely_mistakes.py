@@ -8,9 +8,9 @@ import pytest
 from equal_models import net, on
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.text.text_data import TextData
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.data.images import ImageData
-from bigtrain_nb.data.text import TextData
 from bigtrain_nb.measure.results import Comparison
 
 MISTAKES = {

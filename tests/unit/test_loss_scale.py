@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from bigtrain_nb.advanced.watch.loss_scale import LossScaleHistory
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.loss_scale import LossScaleHistory
 from bigtrain_nb.train.model import Model
 
 TOO_LARGE = 1e38  # its square is infinite in float32

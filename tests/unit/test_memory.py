@@ -17,9 +17,9 @@ import cloudpickle
 import psutil
 import pytest
 
+from bigtrain_nb.advanced.watch import peak_memory as memory
+from bigtrain_nb.advanced.watch.peak_memory import peak_memory
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch import peak_memory as memory
-from bigtrain_nb.launch.peak_memory import peak_memory
 
 MANY = 2**17  # float64 values in a MiB
 MIB = 2**20

@@ -8,6 +8,7 @@ import pytest
 from equal_models import aligned, distance, examples, net, on, strategy, views
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.watch.gradient_noise import GradientNoise
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import own_copy
 
@@ -186,7 +187,7 @@ def test_the_noise_of_a_masked_loss_is_that_of_the_same_loss_by_sample_weights()
         x = layers.Embedding(9, 4, mask_zero=is_masked)(inputs)
         model = bt.Model(inputs, layers.Dense(1)(x), micro_batches=3)
         model.compile(keras.optimizers.SGD(0.5), MSE("mean_with_sample_weight"))
-        noise = model.measure_gradients()
+        noise = model.measure_gradients(GradientNoise)
         weights = None if is_masked else (TOKENS != 0).astype("float32")
         model.fit(TOKENS, TOKENS[..., None] / 9, batch_size=12, verbose=0, shuffle=False, sample_weight=weights)
         scales.append(noise.sums())

@@ -946,14 +946,17 @@ def test_after_the_time_limit_no_check_begins():
 
 
 def test_a_check_that_has_begun_ends_when_the_time_is_over():
+    calls = []
+
     class Slow(layers.Layer):
         def call(self, x):
-            time.sleep(0.2)  # eager: at each call
+            calls.append(time.sleep(0.2))  # eager: at each call
             return x
 
     report = bt.preflight(regressor(Slow()), batched(X[:32], NUMBERS[:32]), minutes=0.1)
     cut = [finding for finding in report.of("skipped") if ": give more minutes" in finding.message]
-    assert report.of("ok") and cut and report.seconds < 6 + 15, "6 s, and what a busy machine takes for one call more"
+    most = 6 / 0.2 + 2 * len(report.findings)  # those of 6 s, then each check ends within two calls
+    assert report.of("ok") and cut and len(calls) < most
 
 
 def test_a_slow_check_takes_no_time_from_other_groups(monkeypatch):

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.measure.race import Race
-from bigtrain_nb.measure.results import Comparison, Ratio, Result
+from bigtrain_nb.measure.results import Comparison, Race, Ratio, Result
 
 
 def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), note=""):

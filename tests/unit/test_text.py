@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigtrain_nb.data.text import source_text, text_folder
+from bigtrain_nb.advanced.text.text_data import source_text, text_folder
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,9 @@ def test_the_lab_and_the_diagnosis_have_it_too(clock, say, monkeypatch):
     lab.run(batch=1)
     assert "about 6 s" in told[0]
     pulled = []
-    monkeypatch.setattr("bigtrain_nb.data.diagnose._pull", lambda reader, times, seconds: pulled.append(seconds) or 1)
+    monkeypatch.setattr(
+        "bigtrain_nb.advanced.watch.diagnose._pull", lambda reader, times, seconds: pulled.append(seconds) or 1
+    )
     bt.diagnose(bt.tf.data.Dataset.range(100).batch(10), seconds=2)
     assert sum(pulled) == pytest.approx(6)
 

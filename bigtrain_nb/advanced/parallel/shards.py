@@ -31,7 +31,7 @@ from bigtrain_nb.common.replicas import (
     sum_over_replicas,
 )
 from bigtrain_nb.train.in_place import own_class
-from bigtrain_nb.train.reduction import Mean, square_norms
+from bigtrain_nb.train.reduction import Mean
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """Keras optimizers that update each element of a weight independently, so that any part can be updated alone."""
@@ -316,6 +316,18 @@ def refuse_unless_elementwise(optimizer):
             f"{stock.__name__} is not known to update each element of a weight independently, so it cannot update a"
             f" shard of one, as shard_optimizer=True and fully_shard require: use one of {', '.join(ELEMENTWISE)}"
         )
+
+
+def square_norms(gradients, are_shards=None):
+    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over replicas.
+
+    ``are_shards`` has for each gradient whether it is a replica's shard; None for this replica's norms only.
+    """
+    if not gradients:  # every layer is frozen
+        return {}
+    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
+    squares = tf.where(are_shards, sum_over_replicas(own), own) if are_shards and any(are_shards) else own
+    return dict(zip(gradients, tf.unstack(squares, len(gradients)), strict=True))
 
 
 def finish_gradients(gradients, are_shards, optimizer):

@@ -4,7 +4,8 @@ from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.plan.plans import plan_step
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
-from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, reset_peak
+from bigtrain_nb.advanced.shared.resident_memory import peak_resident, reset_peak
+from bigtrain_nb.common.hardware import gpu_memory, memory_limit
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 

@@ -8,6 +8,7 @@ from types import FunctionType
 
 from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_example
 from bigtrain_nb.advanced.shared.matmul_precision import sixteen_bits_of
+from bigtrain_nb.advanced.watch.gradient_noise import GradientNoise, refuse_unmeasurable
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_compat import layers_within, overriding, patched_method
@@ -199,7 +200,8 @@ class Meter(Shown, keras.callbacks.Callback):
                     f"gradients=True measures each micro-batch and replica, but {type(model).__name__} does not keep"
                     " them apart: train bt.Model.of(model), or leave out gradients"
                 )
-            self._noise = model.measure_gradients()
+            refuse_unmeasurable(model)
+            self._noise = model.measure_gradients(GradientNoise)
 
     def on_train_begin(self, logs=None):
         model = self.model

@@ -9,9 +9,9 @@ from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Probe, Values, WatchedStep, is_floating, values_of
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.keras_compat import layers_within
+from bigtrain_nb.common.layers import scale_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
-from bigtrain_nb.train.loss_scale import scale_of
 
 LEAST_SCALE = 2.0**-14
 """An overflow even at this loss scale is not caused by the scale."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bigtrain_nb.common.layers import scale_of
 from bigtrain_nb.common.quiet import keras
 
 
@@ -59,8 +60,3 @@ class LossScaleHistory(keras.callbacks.Callback):
         """Return the scale, and the number of updates applied so far."""
         optimizer = self.model.optimizer
         return scale_of(optimizer), int(optimizer.iterations.numpy())
-
-
-def scale_of(optimizer):
-    """Return the scale of a `keras.optimizers.LossScaleOptimizer` as a float."""
-    return float(optimizer.dynamic_scale.numpy() if optimizer.built else optimizer.initial_scale)

@@ -1,4 +1,4 @@
-"""Measure the gradient noise in steps of `Model`, for `bt.Meter(gradients=True)`.
+"""Measure the gradient noise in steps of `Model`, for `bt.Meter(gradients=True)`; `Model` calls `GradientNoise`.
 
 The squared norm of the gradient of b examples is |G|² + tr(Σ) / b on average, with G the true gradient and Σ the
 covariance of one example's gradient. A step has a large gradient, of all B examples, and small ones, of its pieces: a
@@ -7,13 +7,10 @@ micro-batch on one replica, or on all. The two squares give unbiased estimates o
 have other pieces, are counted separately.
 """
 
+from bigtrain_nb.advanced.parallel.shards import square_norms
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import is_shard, sum_over_replicas
 from bigtrain_nb.train.batches import loss_reduction
-from bigtrain_nb.train.reduction import square_norms
-
-PIECES = "gradient_pieces"
-"""In the logs of a replica's step: weighted squares of unsharded and of sharded weights, then their piece counts."""
 
 
 class GradientNoise:
@@ -44,8 +41,9 @@ class GradientNoise:
     # In a step
 
     def micro_batch_squares(self, gradients, part, replicas):
-        """Return a piece's contribution to `PIECES`, with ``gradients`` already multiplied by its ``part``.
+        """Return a piece's weighted squares of unsharded and of sharded weights, then its counts in both: [4].
 
+        Its ``gradients`` are already multiplied by its ``part``, and the results of all pieces are summed.
         A piece of b of B examples is the part b / B, which is the weight of its square: for n pieces of any sizes, the
         mean is |G|² + tr(Σ) n / B on average.
         """
@@ -66,7 +64,7 @@ class GradientNoise:
         )
 
     def add(self, pieces, step, share):
-        """Count a step: this replica's `PIECES`, and the global batch's step before clipping."""
+        """Count a step: the sums over this replica's pieces, and the global batch's step before clipping."""
         gradients = step["gradients"]
         pieces, examples = _of_all_replicas(pieces, share)
         small, count = tf.math.divide_no_nan(pieces[:2], step.get("left", 1.0)), pieces[2:]
@@ -79,13 +77,10 @@ class GradientNoise:
         true_square = large - covariance / examples
         is_finite = tf.reduce_all(tf.math.is_finite([small, large]))
         is_cut = is_finite & tf.reduce_all((count > 1) | (large == 0))
-        of_the_step = tf.stack(
-            [
-                *_where(is_cut, tf.reduce_sum(covariance), tf.reduce_sum(true_square), tf.constant(1.0)),
-                *_where(is_finite, tf.sqrt(tf.reduce_sum(large)), tf.constant(1.0)),
-            ]
-        )
-        self._sums.assign_add(of_the_step)
+        estimates = [tf.reduce_sum(covariance), tf.reduce_sum(true_square), 1.0]
+        norm = [tf.sqrt(tf.reduce_sum(large)), 1.0]
+        counts = tf.stack([is_cut] * len(estimates) + [is_finite] * len(norm))
+        self._sums.assign_add(tf.where(counts, tf.stack(estimates + norm), 0.0))
 
     def _sums_of(self, squares):
         """Return the sums of squared norms, {index: scalar}, of unsharded and of sharded weights."""
@@ -123,7 +118,3 @@ def refuse_unmeasurable(model):
         f" {where}micro_batches=1 does not split it: set model.micro_batches to 2 or more"
         f"{'' if reduction.communicates_in_forward else ', or train on several replicas'}"
     )
-
-
-def _where(condition, *numbers):
-    return [tf.where(condition, number, tf.zeros_like(number)) for number in numbers]

@@ -1,77 +1,21 @@
 """Which of many settings is the fastest? All are interleaved, and significantly slower ones are eliminated early.
 
-Measuring 24 settings equally long is wasteful: most are far behind after a few rounds (see `rounds`). But a race must
-not eliminate the best one, which any other setting may seem to beat at any interim check. So the allowed error, one
-race in twenty, is divided by the number of settings and of checks (Bonferroni's correction).
+Measuring 24 settings equally long is wasteful: most are far behind after a few rounds (see `measure/rounds.py`). But a
+race must not eliminate the best one, which any other setting may seem to beat at any interim check. So the allowed
+error, one race in twenty, is divided by the number of settings and of checks (Bonferroni's correction).
 """
 
-import json
 import math
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from pathlib import Path
 
-from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import as_path, takes
+from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.time_scale import scaled_seconds
-from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.progress import Progress
-from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.measure.results import CHECKS_AFTER, Race
 from bigtrain_nb.measure.rounds import Rounds, check_factories
-
-CHECKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
-"""Rounds before each interim check. Even: the next round runs in reverse order, which cancels drift within a round."""
-
-
-@dataclass(frozen=True, repr=False)
-class Race(Comparison):
-    """The result of measuring many settings interleaved while eliminating significantly slower ones.
-
-    `results`: the fastest first, then the eliminated ones. `settings`: {name: settings}. `eliminated`: {name: rounds
-    before elimination}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all
-    interim checks, and so do all lower ends.
-    """
-
-    settings: dict[str, dict] = field(kw_only=True)
-    eliminated: dict[str, int] = field(kw_only=True)
-
-    @property
-    def remaining(self) -> list[str]:
-        """The names of the settings that were not eliminated, the highest mean first."""
-        return [name for name in self.names if name not in self.eliminated]
-
-    @property
-    def finalists(self) -> list[dict]:
-        """Their settings: `build(**race.finalists[0])`."""
-        return [self.settings[name] for name in self.remaining]
-
-    def to_dict(self) -> dict:
-        """Raises ValueError for settings that change in a JSON round trip, such as functions and tuples."""
-        for chosen in self.settings.values():
-            for choice, value in chosen.items():
-                if json.loads(json.dumps(value, default=repr)) != value:
-                    raise ValueError(
-                        f"{choice}={value!r} cannot be saved; only None, True, False, numbers, strings and lists of"
-                        " them can: let the race choose between names, and look them up in build"
-                    )
-        return {**super().to_dict(), "settings": self.settings, "eliminated": self.eliminated}
-
-    def _error_of_one(self, a, b):
-        return 2 * (1 - CONFIDENCE) / len(CHECKS_AFTER) / (len(self.results) - 1)
-
-    def _against(self, name, first):
-        if name not in self.eliminated:
-            return super()._against(name, first)
-        return f"{interval(self.ratio(name, first))}, eliminated as slower after {self.eliminated[name]} rounds"
-
-    def _card(self):
-        what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
-        answer = f"{what} ({len(self.remaining)} of {len(self.results)}): {', '.join(self.remaining)}."
-        return cards.stacked(cards.note(answer, ""), super()._card())
 
 
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
@@ -151,35 +95,3 @@ def _standings(rounds, settings, eliminated):
     results = {name: rounds.result(name) for name in sorted(rounds.factories, key=place, reverse=True)}
     done = tuple(rounds.instances)
     return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.notes(), settings=settings, eliminated=eliminated)
-
-
-def load(path: str | os.PathLike) -> Result | Comparison | Race:
-    """Read a saved `Result`, `Comparison` or `Race`.
-
-    Raises ValueError for a file with other contents, FileNotFoundError if there is no file.
-
-    Example::
-
-        bt.throughput([[0] * 8] * 50, seconds=0.5).save("lists.json")
-        print(bt.load("lists.json"))
-    """
-    try:
-        fields = json.loads(Path(as_path("path", path)).read_bytes())
-        several = fields.get("results")
-        results = {each["name"]: Result(**each | {"rounds": tuple(each["rounds"])}) for each in several or [fields]}
-        if several:
-            error, seconds = fields["error"], fields["seconds"]
-            instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
-        race = {}
-        if "settings" in fields:
-            key = "eliminated" if "eliminated" in fields else "left"  # its former name
-            race = {"settings": fields["settings"], "eliminated": fields[key]}
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise ValueError(
-            f"{path} holds no saved measurement: bt.load reads files that .save(path) of a Result, Comparison or Race"
-            " has written; load a model with bt.load_model"
-        ) from None
-    if several is None:
-        return results[fields["name"]]
-    kind = Race if race else Comparison
-    return kind(results, error, instances, seconds, notes, **race)

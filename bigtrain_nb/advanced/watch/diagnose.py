@@ -210,7 +210,8 @@ def _python_by_kind(dataset):
     found = {}
     for path, node in _walk_graph(functions, nodes, end):
         called = [value.func.name for value in node.attr.values() if value.func.name in functions]
-        if path[-1] in _MAPS and all(_changes_nothing(functions[name]) for name in called):
+        inside = [each.op for name in called for each in functions[name].node_def]
+        if path[-1] in _MAPS and set(inside) <= {"Identity", "NoOp"}:
             continue
         found[path] = found.get(path, False) or any(_calls_python(functions, name) for name in called)
     kinds = defaultdict(list)
@@ -249,10 +250,6 @@ def _reads_many(op):
 
 def _kind(op):
     return re.sub("^Parallel|AndBatch$", "", op)
-
-
-def _changes_nothing(function):
-    return all(node.op in ("Identity", "NoOp") for node in function.node_def)
 
 
 def _calls_python(functions, name):
@@ -326,7 +323,9 @@ class _StageTimes:
         least = _NEGLIGIBLE * self.nanoseconds.total()
         stages, autotuned = [], {}
         used = Counter()
-        maps = _maps(ours)
+        maps = ["parse", "finish"] if ours else ["map"]
+        if ours and ours.caches_files:
+            maps = ["read", *maps]
         for place in reversed(self.places.values()):
             name = _name(place.op)
             in_python = next(in_turn.get(_kind(place.op), iter(())), False)
@@ -383,13 +382,6 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
     for position, child in enumerate(node.inputs):
         branch = path if _reads_many(op) else (*path, position)
         yield from _walk(nodes, child, branch, outer_calls, thread)
-
-
-def _maps(ours):
-    """Return the names of a `Pipeline`'s maps, from the source to the end."""
-    if ours is None:
-        return ["map"]
-    return ["read", "parse", "finish"] if ours.caches_files else ["parse", "finish"]
 
 
 def _name(op):

@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 import psutil
 
+from bigtrain_nb.advanced.shared.resident_memory import peak_resident, reset_peak
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.hardware import peak_resident, reset_peak
 from bigtrain_nb.launch.jobs import in_words, run_workers
 
 TIMEOUT_SECONDS = 600
@@ -21,7 +21,7 @@ TRACEBACK_LINES = 12
 LONGEST_LINE = 500
 MIB = 2**20
 ANSWER = "bigtrain_nb.peak_memory: "
-CODE = "from bigtrain_nb.launch.peak_memory import measure; measure({packed!r})"
+CODE = "from bigtrain_nb.advanced.watch.peak_memory import measure; measure({packed!r})"
 
 
 class Peak(float):

@@ -1,0 +1,1 @@
+"""Text for language models: files as one sequence of bytes, and documents packed into rows."""
