@@ -133,8 +133,7 @@ class Rounds:
         self.extensions = 0
         self._sources = {}
         self._built = 0
-        self._build_seconds = self._seconds_of_these = 0.0
-        self._share = 0.0
+        self._build_seconds = self._seconds_of_these = self._share = 0.0
         self.watch()
 
     def watch(self):
