@@ -61,8 +61,8 @@ def read_apart(dataset):
 
     Each pass over a shuffled dataset takes the next seed from state that all its iterators share: reading batches
     changes the order that `fit` sees. So its graph is copied, with separate state, which begins at the first pass even
-    if this dataset was iterated before. Datasets that cannot be serialized, such as those with arrays of
-    2 GiB or more, raise tf.errors.OpError or ValueError.
+    if this dataset was iterated before. Datasets that cannot be serialized, such as those with arrays of 2 GiB or more,
+    raise tf.errors.OpError or ValueError.
     """
     graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
