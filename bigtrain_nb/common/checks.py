@@ -62,8 +62,8 @@ def of_kind(name, value, kind, allowed):
 
 
 def as_path(name, value):
-    """Return ``value`` as a string; raise TypeError unless it is a path."""
-    return os.fspath(of_kind(name, value, str | os.PathLike, "a path, as a string or a pathlib.Path"))
+    """Return ``value`` as a string, with the home folder for "~"; raise TypeError unless it is a path."""
+    return os.path.expanduser(of_kind(name, value, str | os.PathLike, "a path, as a string or a pathlib.Path"))
 
 
 def function(name, value, allowed="a function", arguments=None):

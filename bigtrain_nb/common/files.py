@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 from pathlib import Path
 
 from bigtrain_nb.common.checks import as_path
@@ -21,12 +22,19 @@ def write_bytes(path, content):
 
 
 def replace_atomically(path, write):
-    """Let ``write(beside)`` write a temporary file in the same folder, with the same suffix; then rename it."""
+    """Let ``write(beside)`` write a temporary file in the same folder, with the same suffix; then rename it.
+
+    The mode of an existing file is kept. A pipe or a device is not replaced: ``write(path)`` writes to it.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        return write(Path(path))
     path = Path(os.path.realpath(path))  # a link stays, as when a file is opened for writing
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.part-of-{path.name}")
     try:
         write(beside)
+        if path.exists():
+            shutil.copymode(path, beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -216,11 +216,11 @@ def missing_cuda_libraries():
     """Return which of `CUDA_LIBRARIES` cannot be loaded, from the system's search path or pip's folders."""
     nvidia = find_spec("nvidia")
     folders = nvidia.submodule_search_locations if nvidia else None
-    missing = []
-    for library in CUDA_LIBRARIES:
+    missing = {}
+    for library, source in CUDA_LIBRARIES.items():
         paths = [library, *(path for folder in folders or () for path in glob(f"{folder}/*/lib/{library}"))]
         if not any(_loads(path) for path in paths):
-            missing.append(library)
+            missing[library] = source
     return missing
 
 
@@ -233,11 +233,12 @@ def _loads(path):
 
 
 def gpu_memory():
-    """Return the memory of the first NVIDIA GPU in bytes; None if it is unknown or MIG is enabled."""
-    for line in _nvidia_smi("memory.total,mig.mode.current")[:1]:
-        size, _, parts = line.partition(",")
-        if size.split()[0].isdigit() and parts.strip() != "Enabled":
-            return int(size.split()[0]) * 2**20
+    """Return the memory of the first NVIDIA GPU in use, in bytes; None if it is unknown or MIG is enabled."""
+    for gpu in nvidia_gpus()[:1]:
+        for line in _nvidia_smi("memory.total,mig.mode.current", f"--id={gpu}"):
+            size, _, parts = line.partition(",")
+            if size.split()[0].isdigit() and parts.strip() != "Enabled":
+                return int(size.split()[0]) * 2**20
     return None
 
 
@@ -245,18 +246,17 @@ def _gpus():
     """Return the GPU entries of `machine`; empty without GPUs."""
     if not nvidia_gpus():
         return {}
-    found = _nvidia_smi("name,memory.total")
     drivers = _nvidia_smi("driver_version")
     cuda = None
     for runtime in ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"):  # the names for CUDA 12 and later
         with suppress(PackageNotFoundError):
             cuda = cuda or version(runtime)
-    return {"gpus": found, "driver": drivers[0] if drivers else None, "cuda": cuda}
+    return {"gpus": _nvidia_smi("name,memory.total"), "driver": drivers[0] if drivers else None, "cuda": cuda}
 
 
-def _nvidia_smi(query):
+def _nvidia_smi(query, *options):
     """Return the output of nvidia-smi, a line for each GPU; empty if it is missing or fails."""
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -5,10 +5,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needed_by(what):
-    """Import an optional package in this context, for ``what``.
-
-    If it is missing, the ModuleNotFoundError says how to install it.
-    """
+    """Import an optional package in this context, for ``what``."""
     try:
         yield
     except ModuleNotFoundError as error:

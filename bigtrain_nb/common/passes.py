@@ -7,11 +7,12 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import first_sentence
 
 _RESOURCES = {
-    "ShuffleDatasetV3": (4, "AnonymousSeedGenerator"),
-    "ShuffleAndRepeatDatasetV2": (5, "AnonymousSeedGenerator"),
-    "CacheDatasetV2": (2, "AnonymousMemoryCache"),
+    "ShuffleDatasetV3": (4, "AnonymousSeedGenerator", "reshuffle_each_iteration"),
+    "ShuffleAndRepeatDatasetV2": (5, "AnonymousSeedGenerator", "reshuffle_each_iteration"),
+    "RandomDatasetV2": (2, "AnonymousSeedGenerator", "rerandomize_each_iteration"),
+    "CacheDatasetV2": (2, "AnonymousMemoryCache", None),
 }
-"""Stateful operations of tf.data: the input with their state, and the operation that creates new state."""
+"""Stateful operations of tf.data: the input of their state, what creates it, and whether each pass draws a new seed."""
 
 _SEEDS = {
     "ShuffleDatasetV3": 2,
@@ -56,26 +57,27 @@ def recording_first(dataset, count, note):
 
 
 def read_apart(dataset):
-    """Return a `tf.data.Dataset` with the elements that this one will yield, without advancing its shuffling.
+    """Return a `tf.data.Dataset` with the elements of this one's first pass, without advancing its shuffling.
 
-    Each pass over a shuffled dataset takes the next seed from state that all its iterators share: reading the first
-    batches changes the order that `fit` sees. So the graph of the dataset is copied, with separate state. Datasets that
-    cannot be serialized, such as those with arrays of 2 GiB or more, raise tf.errors.OpError or ValueError.
+    Each pass over a shuffled dataset takes the next seed from state that all its iterators share: reading batches
+    changes the order that `fit` sees. So its graph is copied, with separate state, which begins at the first pass even
+    if this dataset was iterated before. Datasets that cannot be serialized, such as those with arrays of 2 GiB or more,
+    raise tf.errors.OpError or ValueError.
     """
     graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
     for node in list(graph.node):
         if node.op in _RESOURCES:
-            place, operation = _RESOURCES[node.op]
+            place, operation, next_seed = _RESOURCES[node.op]
             memory = nodes[node.input[place].partition(":")[0]]
             memory.op = operation
             memory.ClearField("attr")
-            if operation == "AnonymousSeedGenerator":
+            if next_seed:
                 again = graph.node.add(name=f"{memory.name}/again", op="Const")
                 again.attr["dtype"].type = tf.bool.as_datatype_enum
-                reshuffles = tf.make_tensor_proto(node.attr["reshuffle_each_iteration"].b)
-                again.attr["value"].tensor.CopyFrom(reshuffles)
-                memory.input.extend([node.input[place - 2], node.input[place - 1], again.name])
+                again.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(node.attr[next_seed].b))
+                seeds = _SEEDS[node.op]
+                memory.input.extend([*node.input[seeds : seeds + 2], again.name])
     return _dataset_of(graph, dataset.element_spec)
 
 

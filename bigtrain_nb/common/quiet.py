@@ -15,14 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from bigtrain_nb.common.hardware import (
-    CUDA_LIBRARIES,
-    core_limit,
-    cores,
-    missing_cuda_libraries,
-    nvidia_gpus,
-    usable_cores,
-)
+from bigtrain_nb.common.hardware import core_limit, cores, missing_cuda_libraries, nvidia_gpus, usable_cores
 
 
 @contextmanager
@@ -45,16 +38,18 @@ def quiet_start():
 
 @contextmanager
 def kept_for_good():
-    """Exclude the objects that the block creates from garbage collection, even when the process ends.
+    """Exclude all objects up to the end of the block from garbage collection, unless TensorFlow was loaded before.
 
     Python would scan TensorFlow's half a million objects repeatedly, which is a third of the time that a worker process
-    takes to start and to exit.
+    takes to start and to exit. If it was loaded before, there may be models, which must be freed later.
     """
+    was_loaded = "tensorflow" in sys.modules
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-        gc.freeze()
+        if not was_loaded:
+            gc.freeze()
     finally:
         if was_enabled:
             gc.enable()
@@ -92,7 +87,7 @@ tf.get_logger().setLevel("WARNING")  # at INFO, MirroredStrategy logs its reduct
 
 if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
     _is_12 = tf.sysconfig.get_build_info().get("cuda_version", "").startswith("12")
-    _missing = [f"{library} ({CUDA_LIBRARIES[library]})" for library in missing_cuda_libraries()] if _is_12 else []
+    _missing = [f"{library} ({source})" for library, source in missing_cuda_libraries().items()] if _is_12 else []
     _why = f" {', '.join(_missing)} cannot be loaded." if _missing else ""
     warnings.warn(
         "NVIDIA GPUs were found, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, usually because CUDA"
@@ -116,8 +111,6 @@ for _gpu in tf.config.list_physical_devices("GPU"):
             stacklevel=2,
         )
         break
-
-# oneDNN's message comes later, with the first operation on a 16-bit type.
 
 
 @cache

@@ -25,10 +25,12 @@ def number(value):
 
 
 def quantity(value, unit=""):
-    """Format a number with its unit: "1.80x", "12.3x", "2,350 examples/s"; an integer as "3 steps"."""
+    """Format a number with its unit: "1.80x", "12.3x", "0.0420x", "2,350 examples/s"; an integer as "3 steps"."""
     if unit != "x":
         digits = f"{value:,.0f}" if float(value).is_integer() else number(value)
         return f"{digits} {unit}".strip()
+    if 0 < value < 0.095:
+        return f"{number(value)}x"
     if value < 3:
         return f"{value:.2f}x"
     return f"{value:.1f}x" if value < 100 else f"{value:,.0f}x"

@@ -1,5 +1,6 @@
 """The choices that a Lab offers, and their validation."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,6 +32,10 @@ def control(name, given):
     """Return `Choices` from a list, a range or a bool; its default is the first choice, for a switch the value."""
     if isinstance(given, bool):
         return Choices((False, True), given)
+    if isinstance(given, list) and given:
+        [(words, times)] = Counter(map(text, given)).most_common(1)
+        if times > 1:
+            raise ValueError(f"{name} has {times} choices {words}: give each choice values that print differently")
     if isinstance(given, list | range) and given:
         return Choices(given, given[0])
     raise ValueError(f"{name}={given!r}: expected a list of choices, a range of integers, True or False")

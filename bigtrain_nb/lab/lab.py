@@ -25,7 +25,7 @@ from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.race import standings_at_checks
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.results import Race
-from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_since
+from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_on, share_of_others
 from bigtrain_nb.measure.sources import is_source
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
@@ -380,7 +380,7 @@ class Lab:
             [(name, source)] = sources.items()
             since, others = time.perf_counter(), seconds_of_others()
             result = throughput(source(), name=name, **taken)
-            return [Run(job[name], result, alone=notes_since(since, others))]
+            return [Run(job[name], result, alone=notes_on(share_of_others(since, others)))]
         comparison = self._last_look(job, **taken) if self._is_race else compare(sources, **taken)
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
 

@@ -172,9 +172,8 @@ def _result(run, last):
 def headline(runs):
     """Two lines: the verdict, shown in large type, and the measurement of the last or the best run.
 
-    The second line begins with the ratio, because a picture cuts the end of a long line.
-
-    A first run has no verdict, so the first line is its rate.
+    The second line begins with the ratio, because a picture cuts the end of a long line. A first run has no verdict, so
+    the first line is its rate.
     """
     last, together = runs[-1], _together(runs)
     if len(together) == 1:

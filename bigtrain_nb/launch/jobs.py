@@ -205,8 +205,7 @@ class Job(Shown):
             raise OSError(self._cannot_start or "the process that starts the workers has exited")
 
     def wait(self, show: bool = True) -> list[int | None]:
-        """Wait for the end of the job and return the exit codes; with ``show``, print the workers' output as it
-        arrives.
+        """Wait for the end of the job and return the exit codes; meanwhile, with ``show``, print the workers' output.
 
         After a worker's failure only its lines are printed, so that the others' errors do not hide the cause; `logs`
         has the rest. An interrupt ends the job.

@@ -22,10 +22,9 @@ def median_interval(rounds):
     The ends are two order statistics, chosen by the normal approximation of the binomial. The interval holds the true
     median at least 95 % of the time, whatever the distribution of the noise (J.-Y. Le Boudec, "Performance Evaluation
     of Computer and Communication Systems", 2010, section 2.2; recommended for timings by T. Hoefler and R. Belli,
-    "Scientific Benchmarking of Parallel Computing Systems", SC 2015).
-    This requires independent rounds. Drift correlates neighboring rounds, so n is first reduced to an effective sample
-    size, ``n (1 - r) / (1 + r)`` with r the lag-1 autocorrelation of the ranks.
-    With too few rounds for 95 %, the interval is the full range.
+    "Scientific Benchmarking of Parallel Computing Systems", SC 2015). This requires independent rounds. Drift
+    correlates neighboring rounds, so n is first reduced to an effective sample size, ``n (1 - r) / (1 + r)`` with r the
+    lag-1 autocorrelation of the ranks. With too few rounds for 95 %, the interval is the full range.
     """
     ordered, n = sorted(rounds), len(rounds)
     ranks = np.argsort(np.argsort(rounds, kind="stable"))

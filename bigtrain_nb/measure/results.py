@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import one_of
+from bigtrain_nb.common.checks import as_path, one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import amount, interval, number, quantity
@@ -194,9 +194,7 @@ class Comparison(Saved, cards.Shown):
         return replace(found, advice=self._advice(instance_share))
 
     def extend(self, seconds: float, progress: Callable | None = None) -> "Comparison":
-        """Measure for ``seconds`` more, and return the `Comparison` of all rounds so far.
-
-        ``seconds`` is not multiplied by BIGTRAIN_NB_TIME_SCALE.
+        """Measure ``seconds`` more, not multiplied by BIGTRAIN_NB_TIME_SCALE; return the `Comparison` of all rounds.
 
         Each later interim check has a smaller `error`: the total is at most 5 %. ``progress`` is as for `compare`.
 
@@ -331,7 +329,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         print(bt.load("lists.json"))
     """
     try:
-        fields = json.loads(Path(path).read_bytes())
+        fields = json.loads(Path(as_path("path", path)).read_bytes())
         several = fields.get("results")
         results = {each["name"]: Result(**each | {"rounds": tuple(each["rounds"])}) for each in several or [fields]}
         if several:

@@ -12,6 +12,7 @@ The measurement takes the requested time, longer only while the verdict is uncle
 interval narrow. Each interim check can give a false verdict: their total error is 5 %.
 """
 
+import gc
 import math
 from collections.abc import Callable, Mapping
 
@@ -99,11 +100,14 @@ def check_factories(factories):
             )
 
 
-def notes_since(since, others):
-    """Return notes on the load of other programs since a time; ``others``: the seconds that they had used by then."""
+def share_of_others(since, others):
+    """Return the share of the cores taken by other programs since a time, at which they had used ``others`` seconds."""
     took = max(source.now() - since, 1e-9)
     spare = len(usable_cores()) - core_limit()  # in a container, others may use these
-    share = ((seconds_of_others() - others) / took - spare) / core_limit()
+    return ((seconds_of_others() - others) / took - spare) / core_limit()
+
+
+def notes_on(share):
     if share < BUSY:
         return ()
     return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)
@@ -129,17 +133,18 @@ class Rounds:
         self.extensions = 0
         self._sources = {}
         self._built = 0
-        self._build_seconds = self._seconds_of_these = 0.0
+        self._build_seconds = self._seconds_of_these = self._share = 0.0
         self.watch()
 
     def watch(self):
         """Start recording the load of other programs."""
+        self._earlier_share = self._share
         self._since, self._others = source.now(), seconds_of_others()
 
     def measure(self, reporter, until):
         """Measure rounds until they took ``until`` seconds in total, and at least `least` rounds."""
-        for each in self._sources.values():
-            each.progress = reporter
+        for name in self._sources:
+            self._sources[name].progress = reporter
         while len(self.instances) < self.least or self.seconds < until:
             if not self._sources or self._seconds_of_these > BUILD_SHARE * self._build_seconds:
                 self.build(reporter)
@@ -164,8 +169,7 @@ class Rounds:
     def comparison(self, error):
         """Return the `Comparison` so far, whose intervals miss the true ratio in a share ``error`` of cases."""
         results = {name: self.result(name) for name in self.factories}
-        instances = tuple(self.instances)
-        return Comparison(results, error, instances, self.seconds, self.notes(), self.extend)
+        return Comparison(results, error, tuple(self.instances), self.seconds, self.notes(), self.extend)
 
     def extend(self, seconds, progress=None):
         """Measure for ``seconds`` more, unscaled; return the `Comparison` of all rounds so far."""
@@ -186,8 +190,9 @@ class Rounds:
         return tuple(examples / seconds for examples, seconds, _ in self.windows[name])
 
     def notes(self):
-        """Return notes on the load of other programs since `watch`; empty if it was low."""
-        return notes_since(self._since, self._others)
+        """Return notes on the highest load of other programs, before the last `watch` or since; empty if it was low."""
+        self._share = max(self._earlier_share, share_of_others(self._since, self._others))
+        return notes_on(self._share)
 
     def drop(self, names):
         for name in names:
@@ -208,6 +213,8 @@ class Rounds:
                 sources.pop(name).release()
             sources[name] = Source(given, name, reporter)
             new.append(name)
+        if new:
+            gc.collect()  # replaced models refer to themselves, and would stay in memory
         for name in new:
             reporter.say(0.0, f"warming up {name}")
             is_in_vain = name in self.firsts and self.firsts[name][2]

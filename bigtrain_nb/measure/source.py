@@ -26,6 +26,7 @@ LONGEST_PASS = 0.3
 STEP_PARTS, PARTS = 2, 4
 """Number of separately timed parts of a window, of a step and of an iterator: their scatter estimates its noise."""
 KEPT = 16
+READABLE_AGAIN = "an iterable that can be read again (a list, a dataset, a class with __iter__)"
 
 now = time.perf_counter
 
@@ -171,7 +172,7 @@ class Source:
             self.pass_batches += not self.passes
             return examples_in(batch, self.name)
         if self.pass_is_empty:
-            again = " in a second pass: give a function, or an iterable that can be read again" if self.passes else ""
+            again = f" in a second pass: give {READABLE_AGAIN}" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes += 1
         self.ended.append(self.iterator)
@@ -184,9 +185,10 @@ class Source:
     def _step(self):
         done = self.made()
         if _is_lazy(done):
+            given = READABLE_AGAIN if hasattr(done, "__next__") else "its return value"
             raise TypeError(
-                f"{self.name} is a function that returns {done!r:.99}; calling it does no work: pass its return"
-                " value, or a function that does a step"
+                f"{self.name} is a function that returns {done!r:.99}; calling it does no work: pass {given}, or a"
+                " function that does a step"
             )
         is_count = isinstance(done, Integral) and not isinstance(done, bool)
         unit = "examples/s" if is_count else "steps/s"

@@ -34,7 +34,8 @@ def examples_in(batch, name="source"):
         if isinstance(first, list) and isinstance(first[0], int | float | str):
             return len(first)
         parts = list(first.values()) if isinstance(first, Mapping) else first
-        first = parts[0]
+        scalars = [part for part in parts if getattr(part, "shape", None) == ()]  # an example's label
+        first = (scalars or parts)[0]
     shape = tuple(getattr(first, "shape", ()))
     if not shape or not shape[0]:
         raise ValueError(

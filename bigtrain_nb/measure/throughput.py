@@ -19,9 +19,9 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
 
     ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated repeatedly if it is
     finite; a step function, called repeatedly; or an object with `.dataset()`, such as a `Pipeline`. Examples are
-    counted by the leading dimension of a batch's first component, which must not be a scalar, so a short last batch
-    counts correctly. A step function may return the number of examples it processed, as an int, but then must always;
-    otherwise each call counts as one step.
+    counted by the leading dimension of a batch's first component, so a short last batch counts correctly; a component
+    that is a scalar shows that the source is not batched. A step function may return the number of examples it
+    processed, as an int, but then must always; otherwise each call counts as one step.
 
     ``seconds`` is the measuring time, multiplied by BIGTRAIN_NB_TIME_SCALE if that environment variable is set. The
     warm-up before it lasts until the first pass, which may fill a cache, has ended (at most ``seconds``), and until the

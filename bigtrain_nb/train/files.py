@@ -37,7 +37,8 @@ def load_model(
         again = bt.load_model("model.keras", micro_batches=4)
         print(again.micro_batches)
     """
-    if not tf.io.gfile.exists(as_path("path", path)):
+    path = as_path("path", path)
+    if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file")
     switch("compile", compile)
     switch("safe_mode", safe_mode)

@@ -17,14 +17,7 @@ from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
-from bigtrain_nb.train.callback_state import (
-    best_weights_are_lost,
-    continue_csv_logs,
-    get_states,
-    has_stopped,
-    plain,
-    restore_states,
-)
+from bigtrain_nb.train import callback_state
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch, length_of
 from bigtrain_nb.train.first_batches import (
@@ -140,7 +133,7 @@ class Resume(keras.callbacks.Callback):
         variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
         self._unlisted = unlisted_variables(model)
         unlisted = list(self._unlisted.values())
-        self._files = CheckpointFiles(folder, variables, state=self._state, unlisted=unlisted)
+        self._files = CheckpointFiles(self._folder, variables, state=self._state, unlisted=unlisted)
         self._has_done_a_step = False
         self._length = None  # batches in this epoch, if known
         self._before = 0  # completed steps of this epoch when its dataset was opened
@@ -352,21 +345,21 @@ class Resume(keras.callbacks.Callback):
             on_epoch_end=self._end_epoch_of_fit,
         )
         given["callbacks"] = [*callbacks, after_others]
-        if has_stopped(callbacks, self._state.callbacks):
+        if callback_state.has_stopped(callbacks, self._state.callbacks):
             print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
             given["epochs"] = self.epoch
-            if best_weights_are_lost(callbacks, self._state.callbacks):
+            if callback_state.best_weights_are_lost(callbacks, self._state.callbacks):
                 print(
                     "The model has the weights of the last epoch: load the best ones from ModelCheckpoint", flush=True
                 )
-        elif best_weights_are_lost(callbacks, self._state.callbacks):
+        elif callback_state.best_weights_are_lost(callbacks, self._state.callbacks):
             print(
                 'EarlyStopping(restore_best_weights=True): checkpoints do not hold the best weights, so "best" begins'
                 f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
                 flush=True,
             )
         if self.epoch or self.step:
-            continue_csv_logs(callbacks, self.epoch)
+            callback_state.continue_csv_logs(callbacks, self.epoch)
         self._callbacks = callbacks
         self._length = self._epochs.length
         # Keras may read a batch before training begins
@@ -403,7 +396,7 @@ class Resume(keras.callbacks.Callback):
             raise RuntimeError(f"another Resume was made for this model after this one: {ONE_FIT}")
 
     def _begin_fit(self, logs):
-        restore_states(self._callbacks, self._state.callbacks)
+        callback_state.restore_states(self._callbacks, self._state.callbacks)
         rate = getattr(self.model.optimizer, "learning_rate", None)  # a MultiOptimizer has none
         self._rate = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._opened = self._epochs.times_opened
@@ -456,7 +449,7 @@ class Resume(keras.callbacks.Callback):
         if self._stops_within_epoch:
             return
         self._state.length = self._length = self._length or self.step
-        self._state.history.append([epoch, plain(logs)])
+        self._state.history.append([epoch, callback_state.plain(logs)])
         self._end_epoch()
 
     def _end_epoch(self):
@@ -571,7 +564,7 @@ class Resume(keras.callbacks.Callback):
         if not self._before:
             self._state.first_batches = self._first_batches.found
         if self._callbacks is not None:
-            self._state.callbacks = get_states(self._callbacks)
+            self._state.callbacks = callback_state.get_states(self._callbacks)
         nonfinite = self._files.save(self._chief)
         if nonfinite and not self._warned_nonfinite:
             self._warned_nonfinite = True

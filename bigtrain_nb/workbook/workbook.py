@@ -183,7 +183,7 @@ def score(series: bool = False) -> cards.Card:
         _show(prediction_figure(drawn), f"predictions as multiples of what was measured; {closing}")
     if notes.exercises:
         closing += f"; {count['right']} of {count['exercises']} exercises right"
-    here = machine()
+    here = machine() | notes.machine
     closing += f". Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
 
     rows = prediction_rows(notes) + [[name, "exercise", "", "", status] for name, status in notes.exercises.items()]

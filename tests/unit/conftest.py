@@ -1,6 +1,7 @@
 """Shared fixtures: a Lab with fast choices, a simulated clock, a handful of crops."""
 
 import gc
+from types import SimpleNamespace
 
 import equal_models
 import logical_cpus  # splits the CPU, before TensorFlow runs anything
@@ -56,7 +57,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("bigtrain_nb.lab.lab.throughput", quick_throughput)
     monkeypatch.setattr("bigtrain_nb.lab.lab.compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.standings_at_checks", quick_standings)
-    monkeypatch.setattr("bigtrain_nb.lab.lab.notes_since", lambda since, others: ())
+    monkeypatch.setattr("bigtrain_nb.lab.lab.notes_on", lambda share: ())
 
 
 ON_ONE_DEVICE = pytest.param(
@@ -85,6 +86,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(progress, "now", clock)
     monkeypatch.setattr(source, "wait_until_idle", lambda _: clock.spend(0.003))
     monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.0)
+    monkeypatch.setattr(rounds, "gc", SimpleNamespace(collect=lambda: None))  # slow, and sources here are no garbage
     return clock
 
 

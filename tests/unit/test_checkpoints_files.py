@@ -57,6 +57,13 @@ def test_checkpoints_are_found_by_their_numbers_and_remains_of_a_killed_save_are
     assert copy.exists() and not (tmp_path / "ckpt-2.index").exists()
 
 
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Resume("~/runs", model_of())
+    assert names(tmp_path) == ["home"] and (tmp_path / "home" / "runs").is_dir()
+
+
 def contents(folder):
     """Return the checkpoint files, without the file that records the folder's owner."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "owner.json"}

@@ -1,6 +1,8 @@
 """`compare` on a simulated clock: rounds, interim checks, drift, instance variance, noise, verdicts, extending."""
 
+import gc
 import math
+import weakref
 from functools import partial
 
 import numpy as np
@@ -156,6 +158,25 @@ def test_what_builds_quickly_is_built_again_and_again(clock):
     assert found.instances == tuple(sorted(found.instances))
 
 
+def test_replaced_instances_are_freed_although_they_refer_to_themselves(clock, monkeypatch):
+    monkeypatch.setattr(rounds, "gc", gc)  # the real one
+    alive, most = weakref.WeakSet(), []
+
+    def build():
+        step = step_of(clock, 0.01)()
+        step.tracked = step  # as in Keras models
+        alive.add(step)
+        most.append(len(alive))
+        return step
+
+    gc.disable()
+    try:
+        compare({"a": build, "b": build}, seconds=2)
+    finally:
+        gc.enable()
+    assert len(most) > 6 and max(most) <= 4, "two that run and two that replace them"
+
+
 def test_what_is_always_the_same_is_one_instance_and_no_longer_time_is_advised(clock):
     one, other = step_of(clock, 0.01)(), step_of(clock, 0.0105)()
     found = compare({"a": lambda: one, "b": lambda: other}, seconds=4)
@@ -193,6 +214,13 @@ def test_time_that_other_programs_took_is_said_except_of_cores_that_a_container_
     found = compare(steps(clock, 0.01, 0.02), seconds=2)
     assert found.notes == ("other programs took 50 % of the cores: close them, or measure again later",)
     assert found.notes[0] in str(found)
+    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 63 * clock.now)
+    found = found.extend(1)
+    assert "75 % of the cores" in found.notes[0]
+    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.0)
+    for _ in range(2):
+        found = found.extend(1)
+        assert "75 % of the cores" in found.notes[0], "the rounds measured then still count"
 
 
 def test_many_against_the_first_hold_together(clock):

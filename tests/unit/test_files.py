@@ -1,5 +1,9 @@
 """Atomic file writes: a temporary file next to the old one, then a rename."""
 
+import os
+import stat
+import threading
+
 import pytest
 
 from bigtrain_nb.common.files import replace_atomically, write_bytes
@@ -25,6 +29,31 @@ def test_a_link_stays_a_link(tmp_path):
     link.symlink_to(target)
     write_bytes(link, b"new")
     assert link.is_symlink() and target.read_bytes() == b"new" and list(target.parent.iterdir()) == [target]
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    write_bytes("~/runs/result.json", b"new")
+    assert (tmp_path / "home/runs/result.json").read_bytes() == b"new" and os.listdir() == ["home"]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_bytes(pipe, b"new")
+    reader.join(10)
+    assert read == [b"new"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_the_mode_of_a_file_is_kept(tmp_path):
+    path = tmp_path / "secret.json"
+    write_bytes(path, b"old")
+    path.chmod(0o600)
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new" and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):

@@ -112,6 +112,26 @@ def test_gpus_are_named_with_their_driver(host, monkeypatch):
     assert hardware.nvidia_gpus() == [] and "gpus" not in hardware.machine()
 
 
+SMI = """#!/bin/sh
+case "$*" in
+*--id=1*) echo "24576 MiB, [N/A]" ;;
+*--id=GPU-ab*) echo "40960 MiB, Enabled" ;;
+*) printf "81920 MiB, Disabled\\n24576 MiB, [N/A]\\n" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [("0,1", 81920 * 2**20), ("1,0", 24576 * 2**20), ("GPU-ab", None), ("-1", None)]
+)
+def test_the_memory_of_a_gpu_is_that_of_the_first_in_use(tmp_path, monkeypatch, visible, expected):
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hardware.gpu_memory() == expected
+
+
 def test_lost_seconds_are_a_containers_share_of_the_stolen_time_and_those_of_its_limit(host, monkeypatch):
     """The container has 4 of 16 cores; 800 ticks of 10 ms are stolen from the whole machine."""
     host("0::/\n", {"cpu.max": "400000 100000\n", "cpu.stat": "usage_usec 9\nthrottled_usec 2500000\n"})
@@ -212,14 +232,14 @@ def test_the_libraries_of_cuda_that_cannot_be_loaded_are_named(monkeypatch, tmp_
 
     monkeypatch.setattr(hardware.ctypes, "CDLL", load)
     monkeypatch.setattr(hardware, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
-    assert hardware.missing_cuda_libraries() == ["libcufft.so.11"]
+    assert hardware.missing_cuda_libraries() == {"libcufft.so.11": "nvidia-cufft-cu12"}
 
 
-@pytest.mark.skipif(hardware.missing_cuda_libraries() == [], reason="CUDA's libraries are all here")
+@pytest.mark.skipif(hardware.missing_cuda_libraries() == {}, reason="CUDA's libraries are all here")
 def test_the_warning_of_a_gpu_that_is_not_used_names_what_is_missing():
     code = "from bigtrain_nb import tf"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
     done = subprocess.run([sys.executable, "-W", "always", "-c", code], env=environment, capture_output=True, text=True)
     assert "TensorFlow can use none" in done.stderr
-    for library in hardware.missing_cuda_libraries():
-        assert f"{library} ({hardware.CUDA_LIBRARIES[library]})" in done.stderr
+    for library, source in hardware.missing_cuda_libraries().items():
+        assert f"{library} ({source})" in done.stderr

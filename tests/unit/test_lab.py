@@ -304,7 +304,7 @@ class TestShown:
 
     def test_that_other_programs_took_the_cores_is_told(self, lab, monkeypatch):
         note = "other programs took 44 % of the cores"
-        monkeypatch.setattr("bigtrain_nb.lab.lab.notes_since", lambda since, others: (note,))
+        monkeypatch.setattr("bigtrain_nb.lab.lab.notes_on", lambda share: (note,))
         assert repr(lab.run()).endswith(f"; {note}") and note in lab.status and f"run 1: {note}." in str(lab.table())
         second = lab.run(batch=320)
         second.comparison = replace(second.comparison, notes=(note,))

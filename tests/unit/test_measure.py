@@ -241,9 +241,28 @@ def test_tensors_are_counted():
     assert examples_in({"ids": tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]])}) == 3
     dataset = tf.data.Dataset.range(10).batch(4)
     assert [examples_in(batch) for batch in dataset] == [4, 4, 2]
+    for one in tf.data.Dataset.from_tensor_slices((np.empty([2, 28, 28, 1]), [3, 4])):
+        with pytest.raises(ValueError, match=r"of shape \(\), with no examples .*: batch it first"):
+            examples_in(one)
 
 
-@pytest.mark.parametrize("batch", ["text", None, (3, IMAGES), IMAGES[:0]])
+IMAGE, LABEL = np.empty([28, 28, 1]), np.int64(3)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        "text",
+        None,
+        (3, IMAGES),
+        IMAGES[:0],
+        (IMAGE, LABEL),
+        [IMAGE, np.array(3)],
+        {"image": IMAGE, "label": LABEL},
+        ({"image": IMAGE, "id": LABEL}, np.empty([10])),
+        ({"image": IMAGE}, LABEL),
+    ],
+)
 def test_what_is_no_batch_is_refused(batch):
     with pytest.raises(ValueError, match="source yielded .* no examples along a leading dimension: batch it first"):
         examples_in(batch)

@@ -8,7 +8,7 @@ from resume_runs import BATCH, At, Crash, X, Y, by_number, crash, cut, model_of,
 from tiers import in_two_tiers
 
 from bigtrain_nb.common import passes
-from bigtrain_nb.common.passes import traits_of
+from bigtrain_nb.common.passes import read_apart, traits_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.data_order import SharedDataOrder
 from bigtrain_nb.train.first_batches import (
@@ -266,6 +266,24 @@ def test_an_order_that_moves_on_with_each_pass_is_not_moved_on_by_the_check(tmp_
     refuse_unlike(dataset, made_once()())
     for one, other in zip(dataset, made_once()(), strict=True):
         assert np.array_equal(one[0], other[0])
+
+
+def with_noise():
+    numbers = tf.data.Dataset.random(seed=5, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(numbers, SLICES(Y)).batch(BATCH)
+
+
+@pytest.mark.parametrize("make", [lambda: sampled(3, rerandomize_each_iteration=True), with_noise])
+def test_reading_apart_yields_the_next_pass_and_does_not_move_the_order_on(make):
+    def order(dataset):
+        return np.concatenate([inputs for inputs, _ in dataset])
+
+    twin = make()
+    first, second = order(twin), order(twin)
+    dataset = make()
+    assert np.array_equal(order(read_apart(dataset)), first)
+    assert np.array_equal(order(dataset), first) and np.array_equal(order(dataset), second)
+    assert not np.array_equal(first, second)
 
 
 def test_a_loop_over_a_stream_that_is_read_once_loses_no_batch_and_refuses_another_order(tmp_path):

@@ -1,9 +1,11 @@
 """The public interface: names load their modules lazily and quietly."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -106,6 +108,25 @@ def test_a_fresh_process_loads_what_was_saved(tmp_path):
     model.save(tmp_path / "gpt.keras")
     done = python(LOAD, tmp_path / "model.keras", tmp_path / "model.h5", tmp_path / "gpt.keras")
     assert done.stdout.splitlines() == ["Functional Functional", "Functional 3"], done
+
+
+class Net:
+    """Like a Keras model, it refers to itself."""
+
+    def __init__(self):
+        self.tracked = self
+
+
+def test_models_built_before_the_first_use_can_be_freed_as_tensorflow_was_loaded_then():
+    net = weakref.ref(Net())
+    with quiet.kept_for_good():
+        pass
+    gc.collect()
+    assert net() is None
+
+
+def test_tensorflow_that_is_loaded_here_is_no_garbage_to_seek():
+    assert int(python("import gc; from bigtrain_nb import tf; print(gc.get_freeze_count())").stdout) > 100_000
 
 
 def test_an_unknown_name_lists_those_there_are():

@@ -56,9 +56,15 @@ class Loader:
 
 def test_a_function_that_returns_a_dataset_is_no_step():
     data = tf.data.Dataset.range(100).batch(10)
-    for source in (lambda: data, lambda: iter(data), lambda: (number for number in range(3)), lambda: Loader()):
+    for source in (lambda: data, lambda: Loader()):
         with pytest.raises(TypeError, match="calling it does no work: pass its return value"):
             bt.throughput(source, seconds=0.1)
+    readable = r"an iterable that can be read again \(a list, a dataset, a class with __iter__\)"
+    for source in (lambda: iter(data), lambda: (number for number in range(3))):
+        with pytest.raises(TypeError, match=f"calling it does no work: pass {readable}"):
+            bt.throughput(source, seconds=0.1)
+    with pytest.raises(ValueError, match=f"source yielded no batch in a second pass: give {readable}"):
+        bt.throughput((np.zeros([4, 2]) for _ in range(50)), seconds=0.1)
     for done in ([0.5], {"loss": 0.5}, np.zeros(3), None, "done"):
         assert bt.throughput(lambda done=done: done, seconds=0.02).unit == "steps/s"
 

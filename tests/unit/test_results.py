@@ -100,11 +100,12 @@ def test_a_result_says_its_median_interval_and_note():
     assert str(result(rounds=[9.999] * 6)) == "a: 10.0 examples/s"
 
 
-def test_json_round_trip(tmp_path, comparison):
+def test_json_round_trip(tmp_path, comparison, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     for what in (result(note="a note"), comparison):
         path = tmp_path / "saved.json"
         what.save(path)
-        assert bt.load(path) == what == bt.load(str(path))
+        assert bt.load(path) == what == bt.load(str(path)) == bt.load("~/saved.json")
         saved = json.loads(path.read_text())
         machine = saved.get("results", [saved])[0]["machine"]
         assert machine["cores"] >= 1 and {"processor", "memory_gib", "system", "python", "tensorflow"} <= set(machine)

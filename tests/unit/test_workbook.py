@@ -48,6 +48,16 @@ class TestPredictions:
         text = str(workbook.score())
         assert "no prediction was made before its measurement. Measured on" in text and "none" in text
 
+    def test_the_score_names_the_machine_of_the_measurement(self, monkeypatch):
+        here = {"processor": "This CPU", "cores": 2, "tensorflow": "2.21.0"}
+        monkeypatch.setattr(workbook, "machine", lambda: here)
+        workbook.predict("speedup", 2, "x")
+        assert "Measured on This CPU, 2 cores" in str(workbook.score())
+        monkeypatch.setattr(workbook, "machine", lambda: here | {"processor": "A server's CPU", "cores": 96})
+        workbook.reveal("speedup", THREE)
+        monkeypatch.setattr(workbook, "machine", lambda: here)
+        assert "Measured on A server's CPU, 96 cores" in str(workbook.score())
+
     @pytest.mark.parametrize(
         ("unit", "kind"),
         [

@@ -99,7 +99,7 @@ def text_folder(
         raise ValueError(f'pattern={pattern!r} must be a pattern of paths below the folder, like "**/*.txt"')
     fraction("test_fraction", test_fraction)
 
-    top = Path(as_path("folder", folder)).expanduser().absolute()
+    top = Path(as_path("folder", folder)).absolute()
     if not top.is_dir():
         raise FileNotFoundError(f"{top}: there is no such folder")
     found = [path for path in sorted(top.glob(pattern)) if path.is_file()]

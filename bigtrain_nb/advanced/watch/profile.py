@@ -35,9 +35,8 @@ class Profile(Shown):
 
     parts: {(place, layer, operation): share of the wall time}, which sum to 1. steps: the number of profiled steps.
     seconds, plain_seconds: of a step with and without the profiler. operations: their number in a step, on the host
-    and, as kernels and copies, on accelerators.
-    folder: for `tensorboard --logdir`. products: for a model with a 16-bit policy, the matmuls computed in 32 bits,
-    with their share of the FLOPs and advice; "" if that is under 5 %.
+    and, as kernels and copies, on accelerators. folder: for `tensorboard --logdir`. products: for a model with a 16-bit
+    policy, the matmuls computed in 32 bits, with their share of the FLOPs and advice; "" if that is under 5 %.
     """
 
     parts: dict
@@ -126,9 +125,8 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
     - only a dataset, from which each step takes a batch: the operations are those of the pipeline.
 
     ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; a finite one is repeated. For a
-    model it is a `tf.data.Dataset`.
-    ``folder`` is where the trace is stored for TensorBoard (its profile page needs the package xprof); default: a new
-    temporary folder, which you must delete.
+    model it is a `tf.data.Dataset`. ``folder`` is where the trace is stored for TensorBoard (its profile page needs the
+    package xprof); default: a new temporary folder, which you must delete.
 
     Shares are of the wall time. Each moment is assigned to the work running on accelerators; if there is none, to
     operations on the host; then to waiting for a batch; then to "between operations" within a call of TensorFlow, and
@@ -149,11 +147,9 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
         print(found.shares, found.seconds)
     """
     steps = integer("steps", steps, 1)
-    if folder is not None:
-        as_path("folder", folder)
     is_dataset = dataset is None and has_batches(step)
     take = _step_function(step, dataset)
-    place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
+    place = tempfile.mkdtemp(prefix="bigtrain-profile-") if folder is None else as_path("folder", folder)
     plain = _seconds(take, -(-steps // 2))
     with tf.profiler.experimental.Profile(place):
         _seconds(take, steps)
