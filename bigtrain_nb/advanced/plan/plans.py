@@ -163,7 +163,7 @@ def plan_step(
         communication_volume=_communication_volume(step),
         device_memory=ACCELERATORS[on].memory if on else None,
         runtime=PROCESS + NODE * _nodes(step),
-        uncounted_ops=step.gradients.uncounted_ops,
+        uncounted_ops=sorted({*step.gradients.uncounted_ops, *step.update.uncounted_ops}),
         memory_timeline=gradients.course,
     )
 
