@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import patched_method
+from bigtrain_nb.common.keras_compat import layers_within, patched_method
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.train.unlisted import unlisted_variables
 
@@ -60,9 +60,11 @@ def variables_of(model):
 
 
 def _listed(model):
-    """Return the variables that Keras lists, of the model, its metrics and its optimizers."""
-    of_optimizers = [each for optimizer in optimizers_of(model).values() for each in optimizer.variables]
-    return [*model.variables, *model.metrics_variables, *of_optimizers]
+    """Return the variables that Keras lists, of the model, all metrics and the optimizers."""
+    listed = [*model.variables]
+    listed += [each for layer in layers_within(model) for each in layer.metrics_variables]  # also of inner models
+    listed += [each for optimizer in optimizers_of(model).values() for each in optimizer.variables]
+    return list({id(each): each for each in listed}.values())
 
 
 @contextmanager
