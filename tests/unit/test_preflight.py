@@ -633,12 +633,6 @@ def accumulating():
     return keras.optimizers.Adam(rate, gradient_accumulation_steps=8)
 
 
-def four_steps_at_once(data):
-    model = regressor()
-    model.compile("adam", "mse", steps_per_execution=4)
-    return model, data
-
-
 LABELS_OF_CTC = [
     ([1, 2, 6], "error.*labels from 1 to 6"),
     ([1, 2, -1], "error.*labels from -1 to 2"),
@@ -808,7 +802,6 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: listing([]), r"warning.*'losses_of_steps' grows by 1 elements per step \(EagerTensor\)"),
         (HEALTHY["cached_and_repeated"], "ok"),
         (HEALTHY["sequences_of_any_length"], "ok"),
-        (lambda: four_steps_at_once(list(batched(X, NUMBERS, size=8).as_numpy_iterator())), "ok.*passes of 4 steps"),
     ],
     "stopped and resumed": [
         (HEALTHY["dropout"], "ok.*bitwise identical"),

@@ -6,8 +6,7 @@ growth in the second and third is compared: tracings, lists that grow with every
 
 import gc
 from collections import deque
-from functools import reduce
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import psutil
 
@@ -99,7 +98,7 @@ def _steps(training, train, batches):
         if step >= LEAST_STEPS and training.seconds_left < until:
             return step
         try:
-            train(batches if isinstance(batches, tf.data.Iterator) else _execution(training.model, batches))
+            train(batches if isinstance(batches, tf.data.Iterator) else _one(next(batches)))
         except (StopIteration, tf.errors.OutOfRangeError):
             return step
         except Exception as error:
@@ -107,11 +106,8 @@ def _steps(training, train, batches):
     return MOST_STEPS
 
 
-def _execution(model, batches):
-    """Return an iterator over the batches of one execution of the train function."""
-    taken = [next(batches), *islice(batches, model.steps_per_execution - 1)]
-    parts = [tf.data.Dataset.from_tensors(keras.tree.map_structure(as_tensor, batch)) for batch in taken]
-    return iter(reduce(tf.data.Dataset.concatenate, parts))
+def _one(batch):
+    return iter(tf.data.Dataset.from_tensors(keras.tree.map_structure(as_tensor, batch)))
 
 
 def _tracings(seen, steps):
