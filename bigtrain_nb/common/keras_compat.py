@@ -45,12 +45,14 @@ def overriding(model, name="train_step", behind=None):
 
 @contextmanager
 def patched_method(thing, name, function):
-    """Replace ``thing.name``, a method that Keras calls, within this context; then restore the class's method."""
+    """Replace ``thing.name``, a method that Keras calls, within this context."""
+    own = vars(thing).get(name)  # None: that of the class
     vars(thing)[name] = function
     try:
         yield
-    finally:
-        vars(thing).pop(name, None)  # replicas are threads: another may have removed it
+    finally:  # replicas are threads: another may have replaced or removed it
+        if vars(thing).pop(name, None) is function and own is not None:
+            vars(thing)[name] = own
 
 
 @contextmanager
@@ -62,11 +64,16 @@ def already_reduced(optimizer):
         yield
 
 
-def same_weight_decay(optimizer, other):
-    """Copy the exclusions from weight decay of another optimizer; its config does not contain them."""
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-        if name in vars(other):
-            vars(optimizer)[name] = vars(other)[name]
+def optimizer_like(optimizer, kind, **settings):
+    """Return a new optimizer of class ``kind`` with the settings of another, but these ``settings``, and no state."""
+    rate = vars(optimizer)["_learning_rate"]
+    with patched_method(optimizer, "_learning_rate", 0.0 if callable(rate) else rate):
+        made = kind.from_config({**optimizer.get_config(), **settings})
+    if callable(rate):  # a schedule or a function, which a config need not describe
+        made.learning_rate = rate
+    for name in vars(optimizer).keys() & {"_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"}:
+        vars(made)[name] = vars(optimizer)[name]
+    return made
 
 
 def after(data):
@@ -270,9 +277,8 @@ def losses_watched(model):
 
 def logs_to_reduce(logs, strategy):
     """Add the axis over which Keras reduces logs with several workers; scalars raise (keras issue 20585)."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return logs
-    if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
+    is_of_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not is_of_workers or strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
         return logs
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
 

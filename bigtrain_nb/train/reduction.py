@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from bigtrain_nb.common.files import replace_atomically
-from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
+from bigtrain_nb.common.keras_compat import innermost, moving_statistics, optimizer_like
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard, mean_over_replicas, own_copy, sum_over_replicas
 from bigtrain_nb.train.batches import share_of
@@ -138,8 +138,7 @@ def _of_class(optimizer, wanted, weights):
     if not before and not optimizer.built:
         return become(optimizer, wanted)
 
-    copied = own_class(optimizer).from_config(optimizer.get_config())
-    same_weight_decay(copied, optimizer)
+    copied = optimizer_like(optimizer, own_class(optimizer))
     if wanted is not None:
         become(copied, wanted)
     if optimizer.built:

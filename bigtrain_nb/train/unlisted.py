@@ -4,6 +4,7 @@ They are attributes of layers and losses that Keras does not track, such as `tf.
 functions there.
 """
 
+from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 
@@ -23,12 +24,7 @@ _LOOKED_INTO = (
     tf.train.ExponentialMovingAverage,
 )
 """Classes that may have variables as attributes although they are from a library."""
-_VARIABLES_AND_FUNCTIONS = (
-    FunctionType,
-    tf.types.experimental.PolymorphicFunction,
-    keras.Variable,
-    tf.Variable,
-)
+_VARIABLES_AND_FUNCTIONS = (FunctionType, tf.types.experimental.PolymorphicFunction, keras.Variable, tf.Variable)
 _NOT_FOLLOWED = ("_self_", "_inbound", "_outbound", "_compile_config", "_compile_metrics")
 
 
@@ -40,8 +36,7 @@ def unlisted_variables(model):
     """
     layers, optimizers = layers_within(model), optimizers_of(model).values()
     listed = [*model.variables, *model.metrics_variables]
-    for optimizer in optimizers:
-        listed += optimizer.variables
+    listed += [each for optimizer in optimizers for each in optimizer.variables]
     metrics = [metric for layer in layers for metric in vars(layer).get("_metrics", [])]
     kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
     seen = set(map(id, kept))  # of objects that are kept alive, so that ids are not reused
@@ -118,10 +113,8 @@ def _globals_of(function):
 def _enclosed_by(function):
     enclosed = []
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
+        with suppress(ValueError):  # a name without a value yet
             enclosed.append((cell.cell_contents, f", {name}"))
-        except ValueError:
-            pass  # a name without a value yet
     return enclosed
 
 
@@ -136,10 +129,9 @@ def _inside(variable):
 
 def _text(where):
     """Return a location as a string; of a long one, both ends."""
-    names = []
+    text = ""
     while isinstance(where, tuple):
         where, name = where
-        names.append(name)
-    names.append(where)
-    text = "".join(reversed(names))
+        text = name + text
+    text = where + text
     return text if len(text) <= 400 else f"{text[:200]} ... {text[-200:]}"

@@ -1,6 +1,7 @@
 """``%%workers 2``: run a cell's code in worker processes instead of the kernel."""
 
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,6 +37,9 @@ def register(shell):
         """
         chosen = magic_arguments.parse_argstring(workers, line)
         first = GIVE.format(given=json.dumps({name: shell.user_ns[name] for name in chosen.give}))
+        if future := re.match(r"(?:(?:#.*)?\n)*(from __future__ import [\w, ]+)", cell):  # must be the first statement
+            first = f"{future[1]}; {first}"
+            cell = f"{cell[: future.start(1)]}pass{cell[future.end(1) :]}"
         with TemporaryDirectory() as folder:
             last = TAKE.format(folder=folder, names=chosen.take)
             job = run_workers(f"{first}\n{cell}\n{last}", chosen.workers, gpus_per_worker=1)
@@ -45,9 +49,8 @@ def register(shell):
                     f"{str(job).splitlines()[0]}. The code sees only the notebook variables named after --give"
                 )
             if chosen.take:
-                ends = [
-                    _at_its_end(Path(folder, str(pid)), name) for pid, name in zip(job.pids, job.names, strict=True)
-                ]
+                files = [Path(folder, str(pid)) for pid in job.pids]
+                ends = list(map(_at_its_end, files, job.names))
         for name in chosen.take:
             shell.user_ns[name] = [end[name] for end in ends]
 

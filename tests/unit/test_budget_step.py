@@ -124,6 +124,37 @@ def test_weights_and_slots_are_counted(dense, optimizer):
     assert plan.memory["optimizer state"] == pytest.approx(slots, abs=16)  # plus the learning rate and the step count
 
 
+class Constant(keras.optimizers.schedules.LearningRateSchedule):
+    """Is neither registered nor in a config."""
+
+    def __call__(self, step):
+        return 0.1
+
+
+@pytest.mark.parametrize("rate", [Constant(), lambda: 0.1], ids=["schedule", "function"])
+def test_a_rate_that_no_config_has_is_planned(dense, rate):
+    optimizer = keras.optimizers.Adam(rate)
+    plan = plan_step(dense, B, optimizer=optimizer)
+    assert plan.peak == pytest.approx(plan_step(dense, B, optimizer="adam").peak, rel=0.01)
+    assert vars(optimizer)["_learning_rate"] is rate
+
+
+def test_an_accumulating_optimizer_keeps_a_sum_and_its_update_is_planned():
+    wide = network(layers.Dense(4000), shape=(1000,))
+    once, accumulating = (
+        plan_step(wide, 1, optimizer=keras.optimizers.AdamW(gradient_accumulation_steps=steps)) for steps in (None, 4)
+    )
+    weights = 4 * wide.count_params()
+    assert accumulating.memory["optimizer state"] == once.memory["optimizer state"] + weights
+    assert once.memory["workspace"] <= accumulating.memory["workspace"] <= once.memory["workspace"] + weights
+    assert once.uncounted_ops == accumulating.uncounted_ops == []
+
+
+def test_the_uncounted_operations_of_an_update_are_named(dense):
+    averaging = keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=2)
+    assert plan_step(dense, B, optimizer=averaging).uncounted_ops == ["If"]
+
+
 def test_layers_keep_their_own_precision():
     def build():
         return network(layers.Dense(256, activation="relu", name="a"), layers.Dense(256, name="b"), shape=(256,))
@@ -423,6 +454,11 @@ def test_the_input_is_the_batch_and_those_that_wait_and_a_dataset_is_planned_as_
     assert plan_step(dense, weighted).memory["input"] == 2 * 10 * (16 * 4 + 4 + 4)
     batch = B * (16 * 4 + 8)
     assert plan_step(dense, B, prefetched=0, micro_batches=4).memory["input"] == batch + batch / 4
+
+
+def test_arrays_are_planned_in_the_type_that_fit_casts_them_to(dense):
+    planned = [plan_step(dense, (np.zeros([8, 16], kind), np.zeros([8], "int32"))) for kind in "efd"]
+    assert len({plan.peak for plan in planned}) == 1
 
 
 class OwnStep(keras.Model):

@@ -58,6 +58,13 @@ def test_any_name_can_be_taken_and_only_names_that_were_given_are_there(shell):
     assert taken == [["a.txt"], [1], [2], [3], [4]]
 
 
+def test_a_future_import_may_come_first(shell, capsys):
+    code = "# as in a script\n\nfrom __future__ import annotations; found: unknown = steps\nprint(gone)"
+    with pytest.raises(RuntimeError):
+        workers(shell, "1 --give steps", code)
+    assert "line 5, in <module>" in capsys.readouterr().out
+
+
 def test_named_variables_are_given_by_value_and_a_traceback_counts_lines_as_the_cell_does(shell, capsys):
     code = "print([steps, folder, nested, text])\nnested['a'] = 0\nprint(unknown)"
     with pytest.raises(RuntimeError, match="ended because worker 0 failed.*notebook variables named after --give"):

@@ -211,6 +211,31 @@ def test_tokens_are_counted_where_an_embedding_reads_them(clock):
     assert metered(other, [8] * 12).tokens_per_second is None
 
 
+def test_what_differs_between_fits_is_told_of_none(clock, monkeypatch):
+    for there in (utilization, module):
+        monkeypatch.setattr(there, "accelerator_here", lambda: bt.ACCELERATORS["T4"])
+    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.Dense(20)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    meter = bt.Meter()
+    lengths = []
+    for length in (16, 16, 4, 16):
+        tokens = np.zeros([8 * 12, length], "int32")
+        model.fit(tokens, tokens, batch_size=8, verbose=0, callbacks=[meter])
+        lengths.append(meter.tokens_per_second and round(meter.tokens_per_second * STEP / 8))
+    assert lengths == [16, 16, None, None] and meter.mfu is None
+    assert counted(meter)[0] == 8 * (4 * 12 - 3), (
+        "the first execution does not count, nor one of another length than before"
+    )
+
+
+def test_two_meters_in_one_fit_are_refused(clock):
+    model = dense()
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="two meters, but fit takes only one"):
+        metered(model, [8] * 12, callbacks=[bt.Meter()])
+    assert "reset_metrics" not in vars(model) and metered(model, [8] * 12).result.median == 8 / STEP
+
+
 def test_a_step_that_counts_batches_is_not_taken_for_a_rate_and_one_that_hands_on_is(clock):
     class AsInTheGuide(keras.Sequential):
         def train_step(self, data):

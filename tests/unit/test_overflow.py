@@ -106,6 +106,48 @@ def test_a_model_that_its_first_batch_builds_is_built_and_stays_as_it_starts():
     assert not normalized.moving_mean.numpy().any() and (normalized.moving_variance.numpy() == 1).all()
 
 
+class Noise(layers.Layer):
+    """Draws from a generator that Keras does not list."""
+
+    def build(self, shape):
+        self.generator = tf.random.Generator.from_seed(1)
+
+    def call(self, x):
+        return x + 0.01 * self.generator.normal(tf.shape(x))
+
+
+class ListsOptimizers(keras.Sequential):
+    """Has a step whose optimizers are in a dictionary."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizers["all"].apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def test_what_keras_does_not_list_stays_as_it_is():
+    inputs = keras.Input(batch_shape=(8, 6))
+    rnn = layers.LSTM(4, stateful=True)
+    noisy = keras.Sequential([inputs, Noise(), layers.Reshape((3, 2)), rnn, layers.Dense(1)])
+    model = ListsOptimizers([keras.Input((6,)), layers.Dense(1)])
+    model.optimizers = {"all": keras.optimizers.SGD(0.1)}
+    kept = [*rnn.states, noisy.layers[0].generator.state, *model.variables]
+    before = [variable.numpy() for variable in kept]
+    for each in (noisy, model):
+        assert bt.find_overflow(compiled(each), (tf.ones([8, 6]), tf.ones([8, 1]))) is None
+    for variable, value in zip(kept, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_call_set_on_a_layer_stays():
+    model = compiled(functional([layers.Dense(1)]))
+    model.layers[-1].call = own = lambda x, **_: 0 * x[:, :1]
+    bt.find_overflow(model, BATCH)
+    assert model.layers[-1].call is own
+
+
 def test_weights_too_large_for_float16_overflow_forward():
     with precision("mixed_float16"):
         model = compiled(functional(twelve(1)))

@@ -30,6 +30,7 @@ from trainings import (
     compiled,
     crossentropy,
     dense,
+    in_policy,
     language_model,
     next_tokens,
     of_classes,
@@ -620,6 +621,18 @@ def answers(causal):
     yield lambda: (language_model(16, causal=causal, loss=one_hot), batched(ROWS[:, :-1], HOT[:, 1:])), line
 
 
+class Unregistered(keras.optimizers.schedules.LearningRateSchedule):
+    """Has no config, either."""
+
+    def __call__(self, step):
+        return 0.1
+
+
+def accumulating():
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, 1000, 0.9)
+    return keras.optimizers.Adam(rate, gradient_accumulation_steps=8)
+
+
 LABELS_OF_CTC = [
     ([1, 2, 6], "error.*labels from 1 to 6"),
     ([1, 2, -1], "error.*labels from -1 to 2"),
@@ -738,7 +751,12 @@ TABLE = {  # {check: [(training, line)]}
         ),
         (lambda: (*next_tokens(language_model(), TOKENS), next_tokens(None, TOKENS)[1]), "skipped.*have no scale"),
     ],
-    "overfit one batch": [(contrasting, "ok.*no reference")],
+    "overfit one batch": [
+        (contrasting, "ok.*no reference"),
+        (lambda: of_numbers(y=np.ones_like(NUMBERS)), "ok.*All targets of the batch are the same"),
+        (lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=accumulating()), "ok.*best constant"),
+    ],
+    "weights move": [(lambda: in_policy("bfloat16", keras.optimizers.SGD(Unregistered())), ".*The first step goes")],
     "order of classes": [
         (
             lambda: (logits_of(2), batched(np.tile(X, (3, 1))[:320], np.arange(320) // 16 % 2, size=32)),
@@ -835,6 +853,14 @@ def counting():
     return regressor(Counts()), batched(X, NUMBERS)
 
 
+class NoiseOfTensorFlow(layers.Layer):
+    def build(self, shape):
+        self.generator = tf.random.Generator.from_seed(1)
+
+    def call(self, x, training=False):
+        return x + self.generator.normal(tf.shape(x)) if training else x
+
+
 STEPS_SEEN = tf.Variable(0.0)
 
 
@@ -853,6 +879,7 @@ UNCHANGED = {  # {training: (checks, minutes)}
     with_dropout_and_statistics: (None, 0.1),
     stateful: (CALLING, 1),
     counting: (CALLING, 1),
+    lambda: of_numbers(NoiseOfTensorFlow()): (CALLING, 1),
     HEALTHY["half_precision"]: (CALLING, 1),
     by_a_variable_of_the_module: ([*CALLING, "stopped and resumed"], 1),
 }
@@ -1027,11 +1054,17 @@ def test_the_exit_code_of_the_command_tells(tmp_path, capsys):
     assert main([f"{script}:sick", *checks, "--html", str(page)]) == 1
     assert "from_logits=True" in capsys.readouterr().out and "from_logits" in page.read_text()
     assert main([f"{script}:healthy", *checks]) == 0
-    for words in (f"{script}:nothing", f"{script}:broken", "no_such.py:build", "train.py"):
+    nowhere = [f"{script}:broken", "--html", str(tmp_path / "no_such_folder" / "report.html")]
+    unwritable = [f"{script}:healthy", *checks, "--html", str(tmp_path)]
+    errors = []
+    mistakes = [f"{script}:nothing"], ["no_such.py:build"], ["train.py"], nowhere, unwritable, [f"{script}:broken"]
+    for words in mistakes:
         with pytest.raises(SystemExit) as ended:
-            main([words])
+            main(words)
         assert ended.value.code == 2
-    assert "No module named 'no_such_module_at_all'" in capsys.readouterr().err
+        errors.append(capsys.readouterr().err)
+    assert "must be a file in an existing folder" in errors[3] and "Is a directory" in errors[4]
+    assert "No module named 'no_such_module_at_all'" in errors[5]
 
 
 def test_the_name_is_the_function_whatever_is_imported_first():

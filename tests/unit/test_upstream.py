@@ -25,7 +25,7 @@ from equal_models import (
 
 from bigtrain_nb.advanced.parallel.sharded import is_undecayed
 from bigtrain_nb.advanced.parallel.shards import leave_undecayed
-from bigtrain_nb.advanced.preflight.untouched import restoring_random_state
+from bigtrain_nb.advanced.shared.untouched import restoring_random_state
 from bigtrain_nb.advanced.watch.meter import examples_counted, tracings_of
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, captured_variables_kept, mask_of, operations_within
 from bigtrain_nb.common.quiet import keras, tf
@@ -91,7 +91,7 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
 
 
 def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not_hold_it():
-    """If other methods decide, `is_undecayed` must call those; if the config has it, delete `same_weight_decay`."""
+    """If other methods decide, `is_undecayed` must call those; if the config has it, `optimizer_like` needs no loop."""
     optimizer = keras.optimizers.AdamW(weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     bias, kernel, other = (keras.Variable([1.0], name=name) for name in ("bias", "kernel", "other"))

@@ -477,6 +477,15 @@ def sequences_of_any_length():
 
 
 @healthy
+def as_many_classes_as_positions():
+    model = keras.Sequential([keras.Input((12,), dtype="int32"), layers.Embedding(20, 8, mask_zero=True)])
+    for layer in (layers.GlobalAveragePooling1D(), layers.Dense(12, "softmax")):
+        model.add(layer)
+    rows = padded_tokens(128)
+    return compiled(model, "sparse_categorical_crossentropy", rows, rows[:, 0] % 12)
+
+
+@healthy
 def numbers_in_the_order_of_time():
     hours = np.arange(400) / 10
     values = (np.sin(hours) + 0.01 * hours).astype("float32")

@@ -174,16 +174,20 @@ def _layer_of(name, layers):
 
 
 def _needed(graph, results):
-    """Return {node: its predecessors} for the nodes that results or variables depend on."""
+    """Return {node: its predecessors} for the nodes that results or variables depend on, or may depend on."""
     needed = {}
     left = [tensor.op for tensor in results]
-    left += [node for node in graph.get_operations() if node.type in WRITES]
+    left += [node for node in graph.get_operations() if node.type in WRITES or _may_write(node)]
     while left:
         node = left.pop()
         if node not in needed:
             needed[node] = before(node)
             left += needed[node]
     return {node: needed[node] for node in graph.get_operations() if node in needed}
+
+
+def _may_write(node):
+    return node.type in UNSEEN and node.op_def.is_stateful
 
 
 def _in_running_order(needed, threads):

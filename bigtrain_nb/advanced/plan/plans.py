@@ -7,6 +7,7 @@ from typing import Any
 
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line
+from bigtrain_nb.advanced.plan.graph import UNSEEN
 from bigtrain_nb.advanced.plan.peak import peak_of
 from bigtrain_nb.advanced.plan.step import PlannedStep
 from bigtrain_nb.common import cards
@@ -155,6 +156,7 @@ def plan_step(
     fullest = gradients.fullest.most_common()
     layers = [Line(layer, size) for (kind, layer), size in fullest if kind == "activations" and size]
     of_gpu = on is not None or bool(tf.config.list_logical_devices("GPU"))
+    of_update = UNSEEN.intersection(step.update.uncounted_ops)  # rows of sparse gradients are at most those given
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
         memory=_memory(step, gradients, prefetched, of_gpu),
@@ -163,7 +165,7 @@ def plan_step(
         communication_volume=_communication_volume(step),
         device_memory=ACCELERATORS[on].memory if on else None,
         runtime=PROCESS + NODE * _nodes(step),
-        uncounted_ops=step.gradients.uncounted_ops,
+        uncounted_ops=sorted(of_update.union(step.gradients.uncounted_ops)),
         memory_timeline=gradients.course,
     )
 

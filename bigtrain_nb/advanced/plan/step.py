@@ -4,6 +4,8 @@ import math
 from functools import partial
 from numbers import Number
 
+import numpy as np
+
 from bigtrain_nb.advanced.parallel.chunked_head import Deferred
 from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.advanced.parallel.layers import layers_chosen, refuse_nested
@@ -15,7 +17,7 @@ from bigtrain_nb.advanced.shared.fit_data import compute_loss_like_fit, is_datas
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
-from bigtrain_nb.common.keras_compat import innermost, overriding
+from bigtrain_nb.common.keras_compat import innermost, optimizer_like, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.train.model import Model
@@ -53,7 +55,7 @@ class PlannedStep:
         if self.devices > 1 and self.settings["fully_shard"] is not None:
             layers = layers_chosen(model, self.settings["fully_shard"], "fully_shard")
             refuse_nested(layers, "fully_shard selects both")
-        optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
+        optimizer, accumulated = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
         if layers or self.settings["shard_optimizer"]:
             refuse_unless_elementwise(optimizer)
         sharded = {id(weight): weight for layer in layers for weight in weights_to_train(layer)}
@@ -99,13 +101,13 @@ class PlannedStep:
         elif any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables):  # a replica writes them
             updated = [_stand_in(one, one.shape) for one in variables]
         optimizer.build(updated)
-        self.update = _update(optimizer, updated, gradients)
+        self.update = _update(optimizer, updated, gradients, accumulated)
         self.optimizer = type(optimizer).__name__
         self.policies = sorted({layer.dtype_policy.name for layer in model.layers})
 
         self.weights = _size([shards.get(id(one), one) for one in model.variables])
         self.trainable = _size(variables)
-        self.slots = _size(optimizer.variables)
+        self.slots = _size([*optimizer.variables, *(updated if accumulated else [])])  # it keeps a sum like each weight
         self.shards = _size(updated) if self.settings["shard_optimizer"] else 0
 
 
@@ -178,13 +180,19 @@ def _specs_of_a_batch(model, batch, loss):
 def _one_batch(model, batch):
     """Return one batch: the given one, or the first of a dataset, as `fit` passes it to the model."""
     if isinstance(batch, tuple | list) and not is_dataset(batch):
-        return tuple(batch)
+        return tuple(keras.tree.map_structure(_as_fit_casts, batch))
     source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
     if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
         raise _no_batch(batch)
     for first in passes(preprocess_like_fit(model, source))():  # a plan does not change the order in which `fit` trains
         return first
     raise ValueError("the dataset yielded no batch")
+
+
+def _as_fit_casts(value):
+    """Return a floating-point NumPy array as a spec of the type that `fit` makes it."""
+    is_cast = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return tf.TensorSpec(value.shape, keras.config.floatx()) if is_cast else value
 
 
 def _no_batch(batch):
@@ -284,19 +292,22 @@ def _layer_names(model):
 
 
 def _fresh(optimizer):
-    """Return a new optimizer of that kind, without loss scaling."""
+    """Return a new optimizer of that kind, without loss scaling or accumulation, and how many steps it accumulates."""
     if optimizer == "momentum":
         optimizer = keras.optimizers.SGD(momentum=0.9)
     optimizer = innermost(keras.optimizers.get(optimizer))
-    return type(optimizer).from_config(optimizer.get_config())
+    accumulated = optimizer.gradient_accumulation_steps
+    changed = {"gradient_accumulation_steps": None} if accumulated else {}
+    return optimizer_like(optimizer, type(optimizer), **changed), accumulated
 
 
-def _update(optimizer, variables, specs):
-    """Return the `Graph` of the optimizer's update for gradients of these specs."""
+def _update(optimizer, variables, specs, accumulated):
+    """Return the `Graph` of the optimizer's update for gradients of these specs, after ``accumulated`` steps if any."""
     chosen = [variables[index] for index in specs]
 
     def apply(*gradients):
-        optimizer.apply(list(gradients), chosen)
+        means = [tf.convert_to_tensor(each) / accumulated for each in gradients] if accumulated else list(gradients)
+        optimizer.apply(means, chosen)
 
     return Graph(tf.function(apply, autograph=False).get_concrete_function(*specs.values()).graph, [])
 

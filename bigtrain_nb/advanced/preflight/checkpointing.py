@@ -11,8 +11,8 @@ import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import largest_change
-from bigtrain_nb.advanced.preflight.untouched import variables_of
 from bigtrain_nb.advanced.shared.fit_data import passes
+from bigtrain_nb.advanced.shared.untouched import variables_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.train.resume import Resume

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning, worst_of
-from bigtrain_nb.advanced.preflight.training import largest_change, named_parts
+from bigtrain_nb.advanced.preflight.training import is_one_hot, largest_change, named_parts
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
 from bigtrain_nb.common.keras_compat import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -179,8 +179,7 @@ def padding(training):
         return None
     where = "" if name == "inputs" else f" of {name}"
     padded = _padded(tokens)
-    gradients = training.gradients_at(training.outputs(training.x))
-    gradients = [each for each in gradients if each is not None and tuple(each.shape[:2]) == tokens.shape]
+    gradients = _at_tokens(training, training.gradients_at(training.outputs(training.x)), tokens)
     if not gradients:
         raise Skipped("no gradient of the loss reaches the outputs: it is computed from something else")
     shares = []
@@ -327,15 +326,27 @@ def _padded_input(training):
     if not padded:
         return None, None
     training.refuse_own_step()
-    of_outputs = {tuple(each.shape[:2]) for each in keras.tree.flatten(training.outputs(training.x))}
-    padded = {name: tokens for name, tokens in padded.items() if tokens.shape in of_outputs}
+    outputs = keras.tree.flatten(training.outputs(training.x))
+    padded = {name: tokens for name, tokens in padded.items() if _at_tokens(training, outputs, tokens)}
     if not padded:
         return None, None
-    beside = [np.asarray(each) for part in (training.y, training.weight) for _, each in named_parts(part, "")]
     for name, tokens in padded.items():
-        if len(sequences) == 1 or any(_is_padded_like(each, tokens) for each in beside if each.ndim > 1):
+        if len(sequences) == 1 or any(_is_padded_like(each, tokens) for each in _beside(training) if each.ndim > 1):
             return name, tokens
     raise Skipped(f"it is unknown whether outputs belong to the padded positions of {' or '.join(padded)}")
+
+
+def _beside(training):
+    """Return the targets and sample weights as arrays."""
+    return [np.asarray(each) for part in (training.y, training.weight) for _, each in named_parts(part, "")]
+
+
+def _at_tokens(training, values, tokens):
+    """Return those of the outputs, or the gradients at them, with a row for each token."""
+    found = [each for each in values if each is not None and tuple(each.shape[:2]) == tokens.shape]
+    if any(each.shape[:2] == tokens.shape and not is_one_hot(each) for each in _beside(training)):
+        return found
+    return [each for each in found if len(each.shape) > 2]  # the second of two axes is classes
 
 
 def _has_padding(tokens):

@@ -33,6 +33,7 @@ FALLS_TO = 0.6
 FALLS = 0.9
 """Relative to the start, for a loss that compares examples, whose minimum is unknown."""
 NO_MEASURE = "It compares the examples of a batch, so the best constant predictor is no reference."
+SAME_TARGETS = "All targets of the batch are the same, so the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
 """Relative change of an example's gradient above which the loss compares examples."""
 RISES = 2
@@ -302,13 +303,14 @@ def one_batch(training):
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise Skipped("the loss is not finite, or nothing trains")
-    compares = compares_examples(training)
-    constant = loss if compares else best_constant(training)
+    no_reference = NO_MEASURE if compares_examples(training) else SAME_TARGETS if _has_same_targets(training) else ""
+    constant = loss if no_reference else best_constant(training)
     if constant < 0:
         return _check_divergence(training, loss)
     if _has_zero_learning_rate(training):
         return warning(
-            f"The schedule's learning rate is {0:g} now and {STEPS} steps later: it has ended, and steps do nothing.",
+            f"The schedule's learning rate is {0:g} now and {_most_steps(training)} steps later: it has ended, and"
+            " steps do nothing.",
             "Compile the model again, or give the schedule more steps.",
             "02",
         )
@@ -339,18 +341,18 @@ def one_batch(training):
             )
         return warning(found, "A smaller learning rate does not help: see the other findings first.")
     words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}"
-    if compares:
-        words = f"{words}. {NO_MEASURE}"
+    if no_reference:
+        words = f"{words}. {no_reference}"
         if min(losses) <= FALLS * losses[0]:
             return ok(words)
     else:
         words += f"; the best constant predictor scores {number(constant)}."
     if min(losses) <= enough:
         return ok(words)
-    if len(losses) < STEPS:
+    if len(losses) < _most_steps(training):
         raise TimedOut(
             f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
-            f" {number(min(losses))}; up to {STEPS} can be needed: give more minutes"
+            f" {number(min(losses))}; up to {_most_steps(training)} can be needed: give more minutes"
         )
     faster = [math.inf] if scheduled else _steps(training, enough, 10 * rate)
     if all(map(math.isfinite, faster)) and min(faster) <= enough:
@@ -383,6 +385,15 @@ def compares_examples(training):
     return gradient_change(*gradients) > GRADIENT_DIFFERS
 
 
+def _has_same_targets(training):
+    targets = [each.numpy() for each in keras.tree.flatten(training.y) if training.has_rows(each)]
+    return bool(targets) and all((each == each[:1]).all() for each in targets)
+
+
+def _most_steps(training):
+    return STEPS * training.steps_per_update
+
+
 def _check_divergence(training, start):
     """Return a failure if a loss that can be negative diverges on one batch; otherwise raise Skipped."""
     losses = _steps(training, -math.inf)
@@ -409,7 +420,7 @@ def _has_zero_learning_rate(training):
     if isinstance(optimizer.learning_rate, keras.Variable):
         return False
     rates = [float(optimizer.learning_rate)]
-    optimizer.iterations.assign_add(STEPS)
+    optimizer.variables[0].assign_add(_most_steps(training))  # with accumulation `iterations` counts updates
     rates.append(float(optimizer.learning_rate))
     training.state.restore_values()
     return not any(rates)
@@ -591,7 +602,7 @@ def _is_relu(layer):
 
 
 def _steps(training, enough, rate=None):
-    """Return the losses of at most `STEPS` steps on one batch, at this learning rate or the model's own.
+    """Return the losses of at most `_most_steps` on one batch, at this learning rate or the model's own.
 
     The steps end at a loss of at most ``enough``.
     """
@@ -600,7 +611,7 @@ def _steps(training, enough, rate=None):
     seconds = SHARE_OF_TIME * training.seconds_left
     until = None
     losses = []
-    while len(losses) < STEPS:
+    while len(losses) < _most_steps(training):
         losses.append(float(training.step(training.first)["loss"]))
         if not math.isfinite(losses[-1]) or losses[-1] <= enough or (until and time.monotonic() > until):
             break

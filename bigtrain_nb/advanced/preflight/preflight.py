@@ -36,8 +36,8 @@ from bigtrain_nb.advanced.preflight.report import (
     warning,
 )
 from bigtrain_nb.advanced.preflight.training import NoExamples, TimedOut, Training, refuse_read_once, words_of
-from bigtrain_nb.advanced.preflight.untouched import build_optimizers, restoring_state
 from bigtrain_nb.advanced.shared.fit_data import preprocess_like_fit
+from bigtrain_nb.advanced.shared.untouched import build_optimizers, restoring_state
 from bigtrain_nb.common.checks import one_of, positive
 from bigtrain_nb.common.keras_compat import build_like_fit
 from bigtrain_nb.common.quiet import keras

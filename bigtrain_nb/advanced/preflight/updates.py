@@ -10,7 +10,7 @@ import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import failure, needs, ok, warning
 from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
-from bigtrain_nb.common.keras_compat import innermost, patched_method, same_weight_decay
+from bigtrain_nb.common.keras_compat import innermost, optimizer_like, patched_method
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -104,8 +104,7 @@ def _beside_float32(training, words):
     training.state.restore_values()
     before = [_wide(weight) for weight in weights]
     copies = [keras.Variable(weight.numpy().astype("float32"), dtype="float32") for weight in weights]
-    exact = type(optimizer).from_config(optimizer.get_config())
-    same_weight_decay(exact, optimizer)
+    exact = optimizer_like(optimizer, type(optimizer))
     exact.build(copies)
     for copy, variable in zip(exact.variables, optimizer.variables, strict=True):
         copy.assign(tf.cast(variable.value, copy.dtype))

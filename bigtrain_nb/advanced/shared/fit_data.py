@@ -48,7 +48,7 @@ def as_tensor(value):
     """Return a part of a batch as the tensor that `fit` makes from it; None stays None."""
     if value is None:
         return None
-    if isinstance(value, np.ndarray) and value.dtype == "float64":
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return tf.constant(value, keras.config.floatx())
     return tf.convert_to_tensor(value)
 

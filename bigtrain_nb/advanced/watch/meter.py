@@ -45,6 +45,8 @@ class Meter(Shown, keras.callbacks.Callback):
     - ``tokens_per_second``: the same in tokens, if the model has an embedding and its input is integers
       [batch, length]; padding counts. None for other models, and if the length differs between batches.
 
+    Tokens and MFU are None if calls of `fit` differ in the length of an example, or in its FLOPs.
+
     With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
 
     - ``gradient_norm``: the mean of the global gradient norm, before clipping.
@@ -78,11 +80,12 @@ class Meter(Shown, keras.callbacks.Callback):
         self._rounds = []  # (examples of this process, seconds)
         self._examples, self._seconds = 0.0, 0.0  # of the incomplete round
         self._since = None  # the start of its current interval; None in a pause
-        self._last = None  # end of the last execution: an interrupted `fit` calls no other hook
+        self._last = None  # end of the last execution of this `fit`, which calls no other hook if it is interrupted
         self._base = None  # the counter of examples at that time
         self._counts_batches = False
         self._of_all = None  # ratio of the examples of all processes to those of this one
         self._first_seconds = None
+        self._inspected = None  # the model and the batch's specs
         self._tokens = None  # per example
         self._busy_seconds = None  # per example, for all devices at their peak
         self._no_mfu = None  # why
@@ -209,11 +212,13 @@ class Meter(Shown, keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         model = self.model
         before = getattr(model.train_function, "__self__", None)
-        if isinstance(before, Meter):  # of an interrupted `fit`
+        if isinstance(before, Meter):
             before._leave()
+            if before._history is model.history:  # not of an interrupted `fit`
+                raise ValueError("callbacks has two meters, but fit takes only one bt.Meter")
         replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
         self._of_all = replicas / here
-        self._since = None
+        self._since = self._last = None
         self._history = model.history  # each `fit` has a new one
         self._began = _now()
         self._train_function = model.train_function
@@ -266,11 +271,11 @@ class Meter(Shown, keras.callbacks.Callback):
         except BaseException:
             self._leave()
             raise
-        self._last = _now()
+        is_first, self._last = self._last is None, _now()
         if self._first_seconds is None:
             self._first_seconds = self._last - self._began
-            self._inspect_batch(iterator)
-            self._drop()
+        if is_first and self._inspect_batch(iterator):
+            self._since = None  # this execution does not count
         elif self._tracings() != traced:
             self._drop()
         elif self._seconds + self._last - self._since >= ROUND:
@@ -321,9 +326,13 @@ class Meter(Shown, keras.callbacks.Callback):
     # Properties of the model and its data
 
     def _inspect_batch(self, iterator):
-        """Get tokens and FLOPs per example from a batch's shapes."""
+        """Get tokens and FLOPs per example from a batch's shapes; return whether it has other ones than before."""
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
-        self._counts_batches = _counts_batches(model, spec)
+        before, self._inspected = self._inspected, (model, spec)
+        if before == self._inspected:
+            return False
+        known = self._tokens, self._busy_seconds
+        self._counts_batches |= _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
         self._busy_seconds = self._no_mfu = None
         if device is not None:
@@ -333,6 +342,10 @@ class Meter(Shown, keras.callbacks.Callback):
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
             except Exception as error:  # of the plan, for an unsupported model: training continues
                 self._no_mfu = cause(error) or type(error).__name__
+        if before is not None:
+            self._tokens = self._tokens if self._tokens == known[0] else None
+            self._busy_seconds = self._busy_seconds if self._busy_seconds == known[1] else None
+        return True
 
 
 def _counts_batches(model, spec):

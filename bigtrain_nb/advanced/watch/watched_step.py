@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
+from bigtrain_nb.advanced.shared.untouched import restoring_state
 from bigtrain_nb.common.keras_compat import innermost, mask_of, patched_method, with_mask
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -101,10 +102,8 @@ class WatchedStep:
         with ExitStack() as stack:
             stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
             tf.config.run_functions_eagerly(True)
-            # Seeds, moving statistics and metrics are restored; new metrics are reset.
-            for variable in [*model.non_trainable_variables, *model.metrics_variables]:
-                stack.callback(variable.assign, tf.identity(variable.value))
-            stack.callback(model.reset_metrics)
+            stack.enter_context(restoring_state(model))
+            stack.callback(model.reset_metrics)  # also those that the step makes
             for optimizer in optimizers_of(model).values():
                 stack.enter_context(patched_method(optimizer, "apply", partial(self._apply, optimizer)))
                 stack.enter_context(patched_method(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))

@@ -1,23 +1,19 @@
-"""The state that `preflight` restores: a model with all its variables, and random number generators."""
+"""The state that `preflight` and `find_overflow` restore: all variables of a model, random number generators."""
 
 import random
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from types import FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import patched_method
+from bigtrain_nb.common.keras_compat import layers_within, patched_method
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.unlisted import unlisted_variables
 
 # isort: split
 from keras.src.backend.common import global_state
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
-_VARIABLES = (keras.Variable, tf.Variable)
-_LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "bigtrain_nb")
 _RANDOM = ("seed_generator_state", "StateVar")
 """Names of the variables of random number generators in Keras and TensorFlow."""
 
@@ -59,75 +55,16 @@ class KeptState:
 
 
 def variables_of(model):
-    """Return the variables of a model, its optimizers and metrics, and all reachable from its attributes.
-
-    The search follows lists and dictionaries, closures and globals of functions, and attributes of classes outside of
-    Keras and TensorFlow.
-    """
-    found = {id(each): each for each in _listed(model)}
-    seen, waiting = {}, [model]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen:
-            continue
-        seen[id(thing)] = thing  # keeps the object alive, and so its id unique
-        if isinstance(thing, _VARIABLES):
-            if not isinstance(thing, keras.Variable) or thing._value is not None:
-                found.setdefault(id(thing), thing)
-        else:
-            waiting += _led_to_by(thing)
-    held = {id(each._value) for each in found.values() if isinstance(each, keras.Variable)}
-    return [each for each in found.values() if id(each) not in held]
+    """Return the variables of a model, its optimizers and metrics, and those that Keras does not list."""
+    return [*_listed(model), *unlisted_variables(model).values()]
 
 
 def _listed(model):
-    """Return the variables that Keras lists, of the model, its metrics and its optimizers."""
-    of_optimizers = [each for optimizer in optimizers_of(model).values() for each in optimizer.variables]
-    return [*model.variables, *model.metrics_variables, *of_optimizers]
-
-
-def _led_to_by(thing):
-    """Return the contents of an object, and the variables that user functions and classes refer to."""
-    if isinstance(thing, dict):
-        return list(thing.values())
-    if isinstance(thing, list | tuple | set | frozenset):
-        return list(thing)
-    if isinstance(thing, partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, MethodType):
-        return [thing.__self__, thing.__func__]
-    if isinstance(thing, FunctionType):
-        return [*(cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)), *_named_by(thing)]
-    if isinstance(thing, type | ModuleType) or _library_of(type(thing)) in ("tensorflow", "numpy", "builtins"):
-        return []
-    of_classes = [value for each in type(thing).__mro__ if not _library_of(each) for value in vars(each).values()]
-    return [
-        *getattr(thing, "__dict__", {}).values(),
-        *(each for each in of_classes if isinstance(each, _VARIABLES)),
-        *(each for value in of_classes if isinstance(value, FunctionType) for each in _named_by(value)),
-    ]
-
-
-def _named_by(function):
-    """Return the module-level variables that a user function refers to."""
-    if _library_of(function):
-        return []
-    named = (function.__globals__.get(name) for name in function.__code__.co_names)
-    return [each for each in named if isinstance(each, _VARIABLES)]
-
-
-def _library_of(thing):
-    """Return the library of a class or function; "" for user code."""
-    name = (thing.__module__ or "").partition(".")[0]
-    return name if name in _LIBRARIES else ""
-
-
-def _is_filled(cell):
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+    """Return the variables that Keras lists, of the model, all metrics and the optimizers."""
+    listed = [*model.variables]
+    listed += [each for layer in layers_within(model) for each in layer.metrics_variables]  # also of inner models
+    listed += [each for optimizer in optimizers_of(model).values() for each in optimizer.variables]
+    return list({id(each): each for each in listed}.values())
 
 
 @contextmanager
