@@ -56,9 +56,7 @@ def comparison_figure(results):
 
     `results`: a list of `Result` (anything with name, median, low, high, unit and rounds).
     """
-    rows = []
-    for result in results:
-        rows.append(Row(result.name, result.median, _ends(result), result.rounds, words=interval(result)))
+    rows = [Row(each.name, each.median, _ends(each), each.rounds, words=interval(each)) for each in results]
     unit = results[0].unit
     figure, axes = rows_figure(rows, "times" if unit == "x" else unit)
     axes.margins(x=0.06)

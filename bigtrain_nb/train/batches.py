@@ -418,20 +418,13 @@ def _widened(result):
 
 
 def _zeros(variables, outputs):
-    gradients = {}
-    for index in outputs["gradients"]:
-        variable = variables[index]
-        gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
+    trained = {index: variables[index] for index in outputs["gradients"]}
+    gradients = {index: tf.zeros(each.shape, at_least_32_bits(each.dtype)) for index, each in trained.items()}
     logs = {name: tf.zeros(log.shape) for name, log in outputs["logs"].items()}
-    numbers = {}
-    for name in ("loss", "left"):
-        if name in outputs:
-            numbers[name] = tf.zeros([], at_least_32_bits(outputs[name].dtype))
+    numbers = {name: outputs[name].dtype for name in ("loss", "left") if name in outputs}
+    numbers = {name: tf.zeros([], at_least_32_bits(dtype)) for name, dtype in numbers.items()}
     return {**numbers, "gradients": gradients, "logs": logs}
 
 
 def _add(sums, result):
-    def add(total, value):
-        return total + tf.cast(value, total.dtype)
-
-    return tf.nest.map_structure(add, sums, result)
+    return tf.nest.map_structure(lambda total, value: total + tf.cast(value, total.dtype), sums, result)

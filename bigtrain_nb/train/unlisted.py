@@ -4,6 +4,7 @@ They are attributes of layers and losses that Keras does not track, such as `tf.
 functions there.
 """
 
+from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 
@@ -118,10 +119,8 @@ def _globals_of(function):
 def _enclosed_by(function):
     enclosed = []
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
+        with suppress(ValueError):  # a name without a value yet
             enclosed.append((cell.cell_contents, f", {name}"))
-        except ValueError:
-            pass  # a name without a value yet
     return enclosed
 
 
