@@ -300,6 +300,8 @@ def same_names_in_next_process():
     ops.uid = partial(next, _numbers)
     try:
         yield
+    except tf.errors.OutOfRangeError as error:  # Keras would take it for the end of the data
+        raise ValueError("a file in the folder of --tf_xla_persistent_cache_directory is cut off: delete it") from error
     finally:
         ops.uid = _uid
 

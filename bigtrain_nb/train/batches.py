@@ -311,8 +311,7 @@ def examples_of(data, start, length):
         if value.shape.rank is None:
             return value[start : start + length]
         rest = [-1 if size is None else size for size in value.shape[1:]]  # XLA needs static sizes
-        begin = [start] + [0] * len(rest)
-        return tf.slice(value, begin, [length] + rest)
+        return tf.slice(value, [start] + [0] * len(rest), [length] + rest)
 
     return keras.tree.map_structure(rows, data)
 
@@ -421,8 +420,7 @@ def _zeros(variables, outputs):
     trained = {index: variables[index] for index in outputs["gradients"]}
     gradients = {index: tf.zeros(each.shape, at_least_32_bits(each.dtype)) for index, each in trained.items()}
     logs = {name: tf.zeros(log.shape) for name, log in outputs["logs"].items()}
-    numbers = {name: outputs[name].dtype for name in ("loss", "left") if name in outputs}
-    numbers = {name: tf.zeros([], at_least_32_bits(dtype)) for name, dtype in numbers.items()}
+    numbers = {key: tf.zeros([], at_least_32_bits(outputs[key].dtype)) for key in ("loss", "left") if key in outputs}
     return {**numbers, "gradients": gradients, "logs": logs}
 
 
