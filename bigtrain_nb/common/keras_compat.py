@@ -7,6 +7,7 @@ Keras fixes one of them, and says what can then be deleted.
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -16,6 +17,7 @@ from keras.src.models.functional import Functional as Functional  # of keras.Mod
 from keras.src.random import seed_generator as seed_generator  # of keras.random without a seed; not exported
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # used by `load_model`; not exported
 from tensorflow.compiler.tf2xla.python import xla
+from tensorflow.python.framework import ops
 
 
 def innermost(optimizer):
@@ -89,21 +91,20 @@ def count_by_examples(model, examples, times=None):
 
     ``times`` scales a loss that is no mean over examples, so that its mean over the pieces is that of the full batch.
     """
+
+    def counting(tracker, value, sample_weight=None):
+        scaled = value if times is None else value * tf.cast(times, value.dtype)
+        return type(tracker).update_state(tracker, scaled, examples)
+
     with ExitStack() as stack:
         for tracker in model._compile_loss.metrics if model._compile_loss else []:
-            update = partial(_update_by_examples, tracker, examples, times)
-            stack.enter_context(patched_method(tracker, "update_state", update))
+            stack.enter_context(patched_method(tracker, "update_state", partial(counting, tracker)))
         yield
 
 
 def as_scalar(loss):
     """Return a loss as a scalar: without examples, Keras returns one of shape [0]."""
     return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss
-
-
-def _update_by_examples(tracker, examples, times, value, sample_weight=None):
-    value = value if times is None else value * tf.cast(times, value.dtype)
-    return type(tracker).update_state(tracker, value, examples)
 
 
 def has_seen_examples(model):
@@ -292,6 +293,23 @@ def traced_for_each_shape(function):
     compiled = tf.function(function, jit_compile=True, autograph=False)
     compiled._omit_frequent_tracing_warning = True
     return compiled
+
+
+_uid, _numbers = ops.uid, count(10**12)
+
+
+@contextmanager
+def same_names_in_next_process():
+    """Number the functions traced in this context from 10**12, in any process. XLA's cache on disk finds a program only
+    by its name, and TensorFlow's numbers in it depend on all tensors made before.
+    """
+    ops.uid = partial(next, _numbers)
+    try:
+        yield
+    except tf.errors.OutOfRangeError as error:  # Keras would take it for the end of the data
+        raise ValueError("a file in the folder of --tf_xla_persistent_cache_directory is cut off: delete it") from error
+    finally:
+        ops.uid = _uid
 
 
 MOVING = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")

@@ -311,8 +311,7 @@ def examples_of(data, start, length):
         if value.shape.rank is None:
             return value[start : start + length]
         rest = [-1 if size is None else size for size in value.shape[1:]]  # XLA needs static sizes
-        begin = [start] + [0] * len(rest)
-        return tf.slice(value, begin, [length] + rest)
+        return tf.slice(value, [start] + [0] * len(rest), [length] + rest)
 
     return keras.tree.map_structure(rows, data)
 
@@ -423,7 +422,4 @@ def _zeros(outputs):
 
 
 def _add(sums, result):
-    def add(total, value):
-        return total + tf.cast(value, total.dtype)
-
-    return tf.nest.map_structure(add, sums, result)
+    return tf.nest.map_structure(lambda total, value: total + tf.cast(value, total.dtype), sums, result)

@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager
 from itertools import groupby
 
-from bigtrain_nb.common.keras_compat import build_like_fit, traced_for_each_shape
+from bigtrain_nb.common.keras_compat import build_like_fit, same_names_in_next_process, traced_for_each_shape
 from bigtrain_nb.common.quiet import keras, tf
 
 # isort: split
@@ -42,7 +42,7 @@ def steps_in_one_program(model, step, trains):
         if kind in compiled:
             return program(batches, *count)
         compiled.add(kind)
-        with report_if_slow("XLA compiles the step"):
+        with report_if_slow("XLA compiles the step"), same_names_in_next_process():
             return program(batches, *count)
 
     def execution(iterator):
@@ -89,10 +89,7 @@ def report_if_slow(words, seconds=5.0):
 
 
 def _stacked(batches):
-    def stacked(*values):
-        return None if values[0] is None else tf.stack(values)
-
-    return keras.tree.map_structure(stacked, *batches)
+    return keras.tree.map_structure(lambda *parts: None if parts[0] is None else tf.stack(parts), *batches)
 
 
 def _unstacked(batches, number):

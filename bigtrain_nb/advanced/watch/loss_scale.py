@@ -58,5 +58,4 @@ class LossScaleHistory(keras.callbacks.Callback):
 
     def _state(self):
         """Return the scale, and the number of updates applied so far."""
-        optimizer = self.model.optimizer
-        return scale_of(optimizer), int(optimizer.iterations.numpy())
+        return scale_of(self.model.optimizer), int(self.model.optimizer.iterations.numpy())
