@@ -21,9 +21,12 @@ from bigtrain_nb.common.quiet import keras, tf
 
 BATCH, HEADS, SIZE = 2, 4, 128  # as many queries, keys and components
 SHAPE = (BATCH, SIZE, HEADS, SIZE)
-IDENTITY = tf.broadcast_to(tf.eye(SIZE, dtype="bfloat16")[None, :, None], SHAPE)
 STEPS = 5
 COMPILED = {"jit_compile": True, "autograph": False}
+
+
+def identity():
+    return tf.broadcast_to(tf.eye(SIZE, dtype="bfloat16")[None, :, None], SHAPE)
 
 
 def attend(query, key, value, seed=1, rate=0.5):
@@ -32,11 +35,11 @@ def attend(query, key, value, seed=1, rate=0.5):
 
 def masks_of(function):
     """Return the masks of both passes, [batch, heads, queries, keys], of a function of the values."""
-    value = tf.identity(IDENTITY)
+    value = identity()
     with tf.GradientTape() as tape:
         tape.watch(value)
         out = function(value)
-    gradient = tape.gradient(out, value, IDENTITY)
+    gradient = tape.gradient(out, value, identity())
     return tf.transpose(out, [0, 2, 1, 3]) > 0, tf.transpose(gradient, [0, 2, 3, 1]) > 0
 
 
@@ -97,7 +100,7 @@ def test_gradients_are_those_of_single_operations_with_the_recovered_mask():
             out = attend(*inputs)
         return out, *tape.gradient(out, inputs, upstream)
 
-    inputs = [query, key, IDENTITY]
+    inputs = [query, key, identity()]
     for _ in range(STEPS):
         found = [tf.cast(one, "float32") for one in by_kernel()]
         mask = tf.cast(tf.transpose(found[0], [0, 2, 1, 3]) > 0, "float32")
@@ -149,7 +152,7 @@ def test_both_passes_use_one_mask_where_xla_does_not_compile_the_step():
 
 def test_a_forward_pass_alone_does_not_separate_the_passes_of_later_steps():
     """Forward and backward calls are separate programs here; in a step that XLA compiles as a whole they are one."""
-    plain(IDENTITY, seed=3)
+    plain(identity(), seed=3)
     forward, backward = in_steps(lambda: masks_of(lambda value: plain(value, seed=3)), autograph=False)
     np.testing.assert_array_equal(forward, backward)
 

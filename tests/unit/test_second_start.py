@@ -30,7 +30,7 @@ def test_a_second_process_finds_the_program_also_after_other_work(tmp_path):
     assert second == (first, programs)
 
 
-@pytest.mark.more("two processes")
+@pytest.mark.more("two processes, each of which compiles")
 def test_a_program_that_was_cut_off_is_named(tmp_path):
     """Keras alone says that the input ran out of data, and trains nothing."""
     _, (program,) = losses(tmp_path, "none")
