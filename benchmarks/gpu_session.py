@@ -144,9 +144,14 @@ class Session:
         if self.others:
             command += ["--others", self.others]
         with ThreadPoolExecutor() as pool:
-            pool.submit(self.run, f"rows {number}", command, COMPILING + TIMING)
-            wait([pool.submit(self.test, one, has_gpu) for one in tests])
+            rows_timed = pool.submit(self.run, f"rows {number}", command, COMPILING + TIMING)
+            tested = [pool.submit(self.test, one, has_gpu) for one in tests]
+            wait(tested)
             go.touch()
+        for part in (rows_timed, *tested):
+            if error := part.exception():
+                record(self.results, {"phase": number, "error": repr(error)})
+                print(f"phase {number}: {error!r}", flush=True)
 
 
 def main():

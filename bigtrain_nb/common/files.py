@@ -26,7 +26,7 @@ def replace_atomically(path, write):
 
     The mode of an existing file is kept. A pipe or a device is not replaced: ``write(path)`` writes to it.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         return write(Path(path))
     path = Path(os.path.realpath(path))  # a link stays, as when a file is opened for writing
     path.parent.mkdir(parents=True, exist_ok=True)

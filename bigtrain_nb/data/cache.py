@@ -23,7 +23,7 @@ progress = functools.partial(tqdm, delay=1, leave=False, disable=None)
 
 def cache_folder(cache=None):
     """Return ``cache`` if given, else the folder in BIGTRAIN_NB_CACHE, else this platform's cache folder."""
-    chosen = os.environ.get("BIGTRAIN_NB_CACHE") if cache is None else as_path("cache", cache)
+    chosen = (cache is not None and as_path("cache", cache)) or os.environ.get("BIGTRAIN_NB_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
     return platformdirs.user_cache_path("bigtrain_nb", appauthor=False)

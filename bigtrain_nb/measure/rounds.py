@@ -108,6 +108,7 @@ def share_of_others(since, others):
 
 
 def notes_on(share):
+    """Return notes on the share of the cores taken by other programs; empty if it was low."""
     if share < BUSY:
         return ()
     return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)
@@ -143,7 +144,7 @@ class Rounds:
 
     def measure(self, reporter, until):
         """Measure rounds until they took ``until`` seconds in total, and at least `least` rounds."""
-        for name in self._sources:
+        for name in self._sources:  # a variable for the source would keep it alive after `build`
             self._sources[name].progress = reporter
         while len(self.instances) < self.least or self.seconds < until:
             if not self._sources or self._seconds_of_these > BUILD_SHARE * self._build_seconds:
@@ -151,11 +152,10 @@ class Rounds:
             self.add(reporter, until)
 
     def add(self, reporter, until):
-        done = len(self.instances)
         shortest = self._shortest()
         windows = {}
         began = source.now()
-        in_turn = self.running if done % 4 in (0, 3) else self.running[::-1]
+        in_turn = self.running if len(self.instances) % 4 in (0, 3) else self.running[::-1]
         for place, name in enumerate(in_turn, 1):
             reporter.say(self.seconds / until, self._words(shortest, until, place))
             windows[name] = self._sources[name].measure_window(*shortest)

@@ -354,12 +354,12 @@ class Model(keras.Model):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
         with in_own_step(self):
             y_pred = outputs_of(self, x, training)
-        with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
-            loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
+        with count_by_examples(self, share.examples, share.times), losses_watched(self) as watched:
+            loss = as_scalar(super()._compute_loss(x, y, y_pred, sample_weight, training))
         if not share.is_partial:
-            return y_pred, as_scalar(loss), None
+            return y_pred, loss, None
         check_losses(share, y_pred, sample_weight, watched, training)
-        return y_pred, as_scalar(loss), unmasked_share(share, y_pred, sample_weight, watched)
+        return y_pred, loss, unmasked_share(share, y_pred, sample_weight, watched)
 
     def _update(self, step, share):
         """Apply the global batch's gradients, the same on every replica, and track its loss."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 
-from bigtrain_nb.common.keras_compat import layers_within
+from bigtrain_nb.common.keras_compat import layers_within, parts_of
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -28,21 +28,21 @@ _VARIABLES_AND_FUNCTIONS = (FunctionType, tf.types.experimental.PolymorphicFunct
 _NOT_FOLLOWED = ("_self_", "_inbound", "_outbound", "_compile_config", "_compile_metrics")
 
 
-def unlisted_variables(model):
+def unlisted_variables(model, of_all=False):
     """Return {where: `tf.Variable`} of a model, its layers and its losses, without those in Keras' lists.
 
     The order is the same for the same model: objects and their contents, depth first. The model's metrics and
-    optimizers are excluded.
+    optimizers are excluded, unless ``of_all``.
     """
     layers, optimizers = layers_within(model), optimizers_of(model).values()
-    listed = [*model.variables, *model.metrics_variables]
-    listed += [each for optimizer in optimizers for each in optimizer.variables]
+    listed = [*model.variables, *model.metrics_variables, *(each for one in optimizers for each in one.variables)]
     metrics = [metric for layer in layers for metric in vars(layer).get("_metrics", [])]
     kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
     seen = set(map(id, kept))  # of objects that are kept alive, so that ids are not reused
     found = {}
-    for layer in layers:
-        stack = [(value, (layer.name, name)) for value, name in _held_by(layer)][::-1]
+    others = [*model.metrics, *metrics, *(part for optimizer in optimizers for part in parts_of(optimizer))]
+    for holder in [*layers, *(others if of_all else [])]:
+        stack = [(value, (holder.name, name)) for value, name in _held_by(holder)][::-1]
         while stack:
             thing, where = stack.pop()  # a location: a name, or a pair of the holder's location and a name
             if thing is None or isinstance(thing, bool | int | float | str | bytes) or id(thing) in seen:

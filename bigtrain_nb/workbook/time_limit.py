@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from dis import opmap
 
 
 class TookTooLong(BaseException):
@@ -12,8 +13,9 @@ class TookTooLong(BaseException):
 def within(seconds, function, *arguments):
     """Return ``function(*arguments)``; raise `TookTooLong` in it once it has run for ``seconds``.
 
-    It is raised between two Python instructions, so a running call into C++ finishes first; and again at the next line,
-    if a bare `except` catches it, and after as many seconds. Signals reach only the main thread: others have no limit.
+    It is raised between two Python instructions, so a running call into C++ finishes first; and again at the next line
+    after a bare `except` that catches it, and after as many seconds; `finally` and the ends of `with` run. Signals
+    reach only the main thread: others have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(*arguments)
@@ -26,8 +28,9 @@ def within(seconds, function, *arguments):
             frame = frame.f_back
         raise TookTooLong
 
-    def at_next_line(_, event, __):
-        if event == "line":
+    def at_next_line(frame, event, _):
+        enters_handler = frame.f_code.co_code[frame.f_lasti] == opmap["PUSH_EXC_INFO"]
+        if event == "line" and not enters_handler and sys.exc_info()[0] is not TookTooLong:
             raise TookTooLong
 
     old_handler = signal.signal(signal.SIGALRM, end)

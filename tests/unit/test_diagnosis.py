@@ -142,9 +142,8 @@ def test_stages_are_numbered_as_the_pipeline_is_written_though_small_ones_are_no
 
 
 def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops, monkeypatch):
-    monkeypatch.setattr(
-        "bigtrain_nb.advanced.watch.diagnose._NEGLIGIBLE", 0
-    )  # on a busy machine a map's share may be tiny
+    # On a busy machine a map's share may be tiny
+    monkeypatch.setattr("bigtrain_nb.advanced.watch.diagnose._NEGLIGIBLE", 0)
 
     def maps(**settings):
         found = diagnose(Pipeline(data=crops, image_size=24, batch=8, rewrites=False, **settings), seconds=0.3)

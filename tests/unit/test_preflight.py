@@ -754,6 +754,7 @@ TABLE = {  # {check: [(training, line)]}
     "overfit one batch": [
         (contrasting, "ok.*no reference"),
         (lambda: of_numbers(y=np.ones_like(NUMBERS)), "ok.*All targets of the batch are the same"),
+        (lambda: (language_model(), batched(TOKENS[:4, :-1], TOKENS[:4, 1:], size=1)), ".*best constant predictor"),
         (lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=accumulating()), "ok.*best constant"),
     ],
     "weights move": [(lambda: in_policy("bfloat16", keras.optimizers.SGD(Unregistered())), ".*The first step goes")],
@@ -861,6 +862,18 @@ class NoiseOfTensorFlow(layers.Layer):
         return x + self.generator.normal(tf.shape(x)) if training else x
 
 
+class CountsUpdates(keras.optimizers.SGD):
+    """Has a variable that Keras does not track."""
+
+    def build(self, variables):
+        self.updates = tf.Variable(0.0)
+        super().build(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.updates.assign_add(1.0)
+        super().update_step(gradient, variable, learning_rate / (1 + 0.01 * self.updates))
+
+
 STEPS_SEEN = tf.Variable(0.0)
 
 
@@ -880,6 +893,7 @@ UNCHANGED = {  # {training: (checks, minutes)}
     stateful: (CALLING, 1),
     counting: (CALLING, 1),
     lambda: of_numbers(NoiseOfTensorFlow()): (CALLING, 1),
+    lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=CountsUpdates(0.05)): (["overfit one batch"], 1),
     HEALTHY["half_precision"]: (CALLING, 1),
     by_a_variable_of_the_module: ([*CALLING, "stopped and resumed"], 1),
 }

@@ -94,7 +94,7 @@ def test_makers_at_the_same_time_all_end_well(maker):
 def test_the_cache_folder_is_the_argument_or_the_variable_or_the_platforms(tmp_path, monkeypatch):
     monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path / "variable"))
     assert storage.cache_folder(tmp_path / "argument") == tmp_path / "argument"
-    assert storage.cache_folder() == tmp_path / "variable"
+    assert storage.cache_folder() == storage.cache_folder("") == tmp_path / "variable"
     monkeypatch.delenv("BIGTRAIN_NB_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

@@ -249,6 +249,22 @@ class TestCheck:
         assert str(found) == "Wrong: your function did not return within 0.2 s: is there an infinite loop?"
         assert alarm() == before and sys.gettrace() is tracing
 
+    def test_an_endless_answer_is_cleaned_up(self, monkeypatch):
+        monkeypatch.setattr(exercises, "registry", lambda name: {"fake.middle": replace(MIDDLE, seconds=0.2)})
+        ended = []
+
+        def endless(rates):
+            with contextlib.ExitStack() as stack:
+                stack.callback(ended.append, "with")
+                try:
+                    while True:
+                        time.sleep(0.01)
+                finally:
+                    ended.append("finally")
+
+        workbook.check("fake.middle", endless)
+        assert ended == ["finally", "with"]
+
     def test_hint_and_solution(self):
         assert str(workbook.hint("fake.middle")) == "Hint: Sort first.\nThen look in the middle."
         assert "<pre>def middle(rates):\n    return sorted(" in workbook.solution("fake.middle")._repr_html_()

@@ -65,11 +65,8 @@ test."""
 
 def logits(training):
     """Do loss and outputs agree on whether outputs are probabilities?"""
-    found = None
-    for pair in training.pairs():
-        if not (pair.is_sparse or pair.is_categorical or pair.is_binary):
-            continue
-        found = True
+    pairs = [pair for pair in training.pairs() if pair.is_sparse or pair.is_categorical or pair.is_binary]
+    for pair in pairs:
         draws = _draws(training, pair)
         unit, simplex = _are_probabilities(draws)
         probabilities = simplex if not pair.is_binary else unit
@@ -100,7 +97,7 @@ def logits(training):
                 f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
                 "Use binary_crossentropy, or a unit for each class.",
             )
-    return ok("Outputs are what the loss takes.") if found else None
+    return ok("Outputs are what the loss takes.") if pairs else None
 
 
 def output_range(training):
@@ -139,8 +136,7 @@ def start(training):
     if compares_examples(training):
         return ok(f"The loss starts at {number(first)}. {NO_MEASURE}")
     constant = best_constant(training)
-    highest = max(SCALE * constant, constant + 2)
-    if first <= highest:
+    if first <= max(SCALE * constant, constant + 2):
         return ok(f"The loss starts at {number(first)}; the best constant predictor scores {number(constant)}.")
     standard = _loss_of_standard_inputs(training)
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
@@ -254,8 +250,7 @@ def frozen(training):
     if found["as drawn"] and share > FROZEN:
         words = f"{names}: frozen, with {share:.0%} of the weights, which are still distributed as initialized."
         return warning(words, f"If it was never trained: {advice}", "06")
-    unknown = sum(map(_size, found["unknown"])) / whole
-    if unknown > FROZEN:
+    if sum(map(_size, found["unknown"])) > FROZEN * whole:
         names = ", ".join(layer.name for layer in found["unknown"][:4])
         raise Skipped(f"{names} are frozen, and their weights do not show whether they were ever trained")
     return ok(f"Frozen layers: {sum(map(len, found.values()))}, with weights that are not as they were made.")
@@ -386,8 +381,10 @@ def compares_examples(training):
 
 
 def _has_same_targets(training):
+    """Return whether all examples have the same targets, unless outputs have positions, whose targets may differ."""
+    has_positions = any(len(each.shape) > 2 for each in keras.tree.flatten(training.outputs(training.x)))
     targets = [each.numpy() for each in keras.tree.flatten(training.y) if training.has_rows(each)]
-    return bool(targets) and all((each == each[:1]).all() for each in targets)
+    return bool(targets) and not has_positions and all((each == each[:1]).all() for each in targets)
 
 
 def _most_steps(training):

@@ -56,15 +56,14 @@ class KeptState:
 
 def variables_of(model):
     """Return the variables of a model, its optimizers and metrics, and those that Keras does not list."""
-    return [*_listed(model), *unlisted_variables(model).values()]
+    return [*_listed(model), *unlisted_variables(model, of_all=True).values()]
 
 
 def _listed(model):
     """Return the variables that Keras lists, of the model, all metrics and the optimizers."""
-    listed = [*model.variables]
-    listed += [each for layer in layers_within(model) for each in layer.metrics_variables]  # also of inner models
-    listed += [each for optimizer in optimizers_of(model).values() for each in optimizer.variables]
-    return list({id(each): each for each in listed}.values())
+    lists = [model.variables, *(layer.metrics_variables for layer in layers_within(model))]  # also of inner models
+    lists += [optimizer.variables for optimizer in optimizers_of(model).values()]
+    return list({id(each): each for listed in lists for each in listed}.values())
 
 
 @contextmanager
