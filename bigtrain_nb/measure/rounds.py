@@ -108,7 +108,6 @@ def share_of_others(since, others):
 
 
 def notes_on(share):
-    """Return notes on the share of the cores taken by other programs; empty if it was low."""
     if share < BUSY:
         return ()
     return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)

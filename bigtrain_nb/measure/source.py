@@ -25,6 +25,8 @@ LONGEST_PASS = 0.3
 """Seconds. Shorter passes are measured to their end."""
 STEP_PARTS, PARTS = 2, 4
 """Number of separately timed parts of a window, of a step and of an iterator: their scatter estimates its noise."""
+PREFETCHED = 8
+"""Batches, instead of TensorFlow's prefetch: its buffer doubles whenever it is empty, and takes seconds to fill."""
 KEPT = 16
 READABLE_AGAIN = "an iterable that can be read again (a list, a dataset, a class with __iter__)"
 
@@ -55,7 +57,7 @@ class Source:
         self.is_step = not hasattr(made, "__iter__")
         self.unit = None if self.is_step else "examples/s"
         self.has_end = not self.is_step and has_end(made)
-        self.can_repeat = self.has_end and hasattr(made, "repeat") and hasattr(made, "cardinality")
+        self.is_dataset = hasattr(made, "repeat") and hasattr(made, "prefetch")
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
         """Exhausted iterators, the oldest first. `release` destroys them, so that this does not slow a measurement."""
@@ -137,9 +139,9 @@ class Source:
             wait_until_idle(self.progress.tick)
             self._drain()
         number = STEP_PARTS if self.is_step else PARTS
-        parts = [self.run(seconds / number, math.ceil(batches / number)) for _ in range(number - 1)]
-        pulled = sum(count for _, count, _ in parts)
-        parts.append(self.run_passes(seconds / number, math.ceil(batches / number), pulled))
+        least = seconds / number, math.ceil(batches / number)
+        parts = [self.run(*least) for _ in range(number - 1)]
+        parts.append(self.run_passes(*least, sum(count for _, count, _ in parts)))
         rates = [examples / took for examples, _, took in parts]
         noise = np.log(rates).std(ddof=1) / math.sqrt(number)
         return sum(examples for examples, _, _ in parts), sum(took for *_, took in parts), float(noise)
@@ -166,7 +168,7 @@ class Source:
     def _batch(self):
         if self.iterator is None:
             self.pass_is_empty = True
-            self.iterator = iter(self.made)
+            self.iterator = iter(self.made.prefetch(PREFETCHED) if self.is_dataset else self.made)
         for batch in self.iterator:
             self.pass_is_empty = False
             self.pass_batches += not self.passes
@@ -177,9 +179,8 @@ class Source:
         self.passes += 1
         self.ended.append(self.iterator)
         self.iterator = None
-        if self.can_repeat:
+        if self.is_dataset:
             self.made = self.made.repeat()
-            self.can_repeat = False
         return 0
 
     def _step(self):
