@@ -1,4 +1,4 @@
-"""Train the net of on_servers.py on several workers in step, until the training is stopped: in each step all wait.
+"""Train the model of on_servers.py synchronously on several workers, until stopped: each step waits for all of them.
 
 The chief prints a line of JSON after each round.
 """
