@@ -344,6 +344,24 @@ def an_output_without_a_loss():
     return compiled(model, ["mse", None], X, (NUMBERS, X[:, :4]))
 
 
+@found("micro-batches", "ok")
+def targets_with_as_many_rows_as_there_are_outputs():
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, [layers.Dense(3)(inputs), layers.Dense(2)(inputs)])
+    model.compile("sgd", [crossentropy(), None])
+    return model, batched(X, CLASSES, size=8)  # which the check splits into 2 and 6
+
+
+@found("sample weights", "skipped.*something else")
+def triples_of_inputs():
+    class Triplets(keras.Sequential):
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(self(data[0]) * self(data[1]) - self(data[0]) * self(data[2]))}
+
+    model = Triplets([keras.Input((8,)), layers.Dense(4)])
+    return compiled(model, None, X, X[::-1], -X)
+
+
 @found("micro-batches", "warning.*SparseCategoricalCrossentropy skips positions")
 def one_of_two_losses_ignores_a_class():
     inputs = keras.Input((8,))
