@@ -30,6 +30,7 @@ from trainings import (
     compiled,
     crossentropy,
     dense,
+    images,
     in_policy,
     language_model,
     next_tokens,
@@ -342,6 +343,15 @@ def an_output_without_a_loss():
     hidden = layers.Dense(16, "relu")(inputs)
     model = keras.Model(inputs, [layers.Dense(1, name="now")(hidden), layers.Dense(4, name="later")(hidden)])
     return compiled(model, ["mse", None], X, (NUMBERS, X[:, :4]))
+
+
+@found("start", "ok")
+def raw_pixels_before_batch_statistics():
+    pixels, y = images()
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(8, 3), layers.BatchNormalization(), layers.ReLU()])
+    for layer in (layers.Flatten(), layers.Dense(2)):
+        model.add(layer)
+    return compiled(model, crossentropy(), pixels.astype("float32"), y)
 
 
 @found("micro-batches", "ok")
