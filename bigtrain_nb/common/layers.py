@@ -12,12 +12,9 @@ def optimizers_of(model):
     for name, value in vars(model).items():
         if isinstance(value, dict | list | tuple):
             pairs = value.items() if isinstance(value, dict) else enumerate(value)
-            held |= {f"{name}[{key!r}]": each for key, each in pairs}
-    found = {}
-    for name, each in held.items():
-        if isinstance(each, keras.optimizers.Optimizer):
-            found.setdefault(id(each), (name, each))
-    return dict(found.values())
+            held |= {f"{name}[{key!r}]": each for key, each in pairs if isinstance(each, keras.optimizers.Optimizer)}
+    optimizers = [(name, each) for name, each in held.items() if isinstance(each, keras.optimizers.Optimizer)]
+    return dict({id(each): (name, each) for name, each in reversed(optimizers)}.values())
 
 
 def scale_of(optimizer):

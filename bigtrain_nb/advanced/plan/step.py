@@ -40,9 +40,7 @@ class PlannedStep:
     The arguments are those of `plan_step`. Building the optimizer's variables temporarily takes their memory.
     """
 
-    def __init__(
-        self, model, batch, optimizer=None, policy=None, loss=None, devices=None, with_metrics=True, **settings
-    ):
+    def __init__(self, model, batch, optimizer=None, policy=None, loss=None, devices=None, metrics=True, **settings):
         if tf.distribute.in_cross_replica_context():
             raise ValueError("a step is planned for one replica: call plan_step outside of the strategy's scope")
         model = _built(model, policy)
@@ -81,7 +79,7 @@ class PlannedStep:
         # Gradients of a micro-batch
         reduce_dtype = self.settings["reduce_dtype"]
         with fully_sharded(layers, shards, self.devices, reduce_dtype):
-            metrics = with_metrics and model.compiled and model.distribute_strategy.num_replicas_in_sync == 1
+            metrics = metrics and model.compiled and model.distribute_strategy.num_replicas_in_sync == 1
             self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of, metrics)
         summed = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in enumerate(variables)}
         if cut or self.settings["shard_optimizer"]:  # sums are dense
