@@ -14,7 +14,8 @@ def optimizers_of(model):
             pairs = value.items() if isinstance(value, dict) else enumerate(value)
             held |= {f"{name}[{key!r}]": each for key, each in pairs if isinstance(each, keras.optimizers.Optimizer)}
     optimizers = [(name, each) for name, each in held.items() if isinstance(each, keras.optimizers.Optimizer)]
-    return dict({id(each): (name, each) for name, each in reversed(optimizers)}.values())
+    named = {id(each): (name, each) for name, each in reversed(optimizers)}  # each once, by its first name
+    return dict(reversed(named.values()))
 
 
 def scale_of(optimizer):
