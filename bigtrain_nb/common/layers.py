@@ -7,8 +7,15 @@ from bigtrain_nb.common.quiet import keras
 
 
 def optimizers_of(model):
-    """Return a model's optimizers by attribute name: that of `compile`, and those of custom steps."""
-    return {name: each for name, each in vars(model).items() if isinstance(each, keras.optimizers.Optimizer)}
+    """Return a model's optimizers by name: its attributes, and what is in lists and dictionaries among them."""
+    held = dict(vars(model))
+    for name, value in vars(model).items():
+        if isinstance(value, dict | list | tuple):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            held |= {f"{name}[{key!r}]": each for key, each in pairs if isinstance(each, keras.optimizers.Optimizer)}
+    optimizers = [(name, each) for name, each in held.items() if isinstance(each, keras.optimizers.Optimizer)]
+    named = {id(each): (name, each) for name, each in reversed(optimizers)}  # each once, by its first name
+    return dict(reversed(named.values()))
 
 
 def scale_of(optimizer):

@@ -40,7 +40,7 @@ from bigtrain_nb.common.keras_compat import (
     patched_method,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import optimizers_of, scale_of
+from bigtrain_nb.common.layers import scale_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
@@ -703,17 +703,11 @@ def _asked_for(model, settings):
     return f"{replicas} replicas" if replicas > 1 else None
 
 
-def _step_alternative(model):
-    if len(optimizers_of(model)) > 1:
-        return (
-            "a step with several optimizers, as in a GAN, cannot be written as one loss. Train the model as it is, on"
-            " one device and without settings; to save memory there, apply bt.recompute to its networks"
-        )
-    return (
-        "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y,"
-        " y_pred, sample_weight) for other logs, instead; or train the model as it is, on one device and without"
-        " settings"
-    )
+_STEP_ALTERNATIVE = (
+    "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y, y_pred,"
+    " sample_weight) for other logs, instead; or train the model as it is, on one device and without settings. (A step"
+    " with several optimizers, as in a GAN, cannot be written as one loss.)"
+)
 
 
 def _refuse_hidden_steps(model, settings):
@@ -722,7 +716,7 @@ def _refuse_hidden_steps(model, settings):
     for name in ("train_step", "test_step"):
         kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
         if asked and kind:
-            raise TypeError(f"{kind.__name__} has a custom {name}, which ignores {asked}: {_step_alternative(model)}")
+            raise TypeError(f"{kind.__name__} has a custom {name}, which ignores {asked}: {_STEP_ALTERNATIVE}")
 
 
 @contextmanager
@@ -741,7 +735,7 @@ def _watched_step(model, name):
         if asked and not model._ours_was_called:
             raise TypeError(
                 f"{type(model).__name__}.{name} does not call super().{name}(data), so it ignores {asked}:"
-                f" {_step_alternative(model)}"
+                f" {_STEP_ALTERNATIVE}"
             )
         return logs
 

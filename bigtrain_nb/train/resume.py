@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
-from bigtrain_nb.common.keras_compat import callbacks_in, layers_within
+from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, overriding
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
@@ -604,12 +604,13 @@ def _refuse_what_is_not_ready(model):
         raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
     if not model.compiled:
         raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
-    for name, optimizer in optimizers_of(model).items():
-        if optimizer is not model.optimizer and not optimizer.built:
-            raise ValueError(
-                f"{name} of {model.name} has no variables yet, so they cannot be restored: before"
-                f" Resume, call {name}.build(variables) with the variables that it updates"
-            )
+    for owner in layers_within(model) if overriding(model) else [model]:
+        for name, optimizer in optimizers_of(owner).items():
+            if optimizer is not model.optimizer and not optimizer.built:
+                raise ValueError(
+                    f"{name} of {owner.name} has no variables yet, so they cannot be restored: before"
+                    f" Resume, call {name}.build(variables) with the variables that it updates"
+                )
 
 
 def _sharded_by_batches(dataset):

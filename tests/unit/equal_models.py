@@ -149,6 +149,25 @@ class TwoNetworks(keras.Model):
         return {"loss": loss}
 
 
+class OptimizersInADictionary(TwoNetworks):
+    def compile(self):
+        keras.Model.compile(self)
+        self.kept = {"first": keras.optimizers.SGD(0.1, momentum=0.9), "second": keras.optimizers.Adam(0.1)}
+
+    of_first = property(lambda self: self.kept["first"])
+    of_second = property(lambda self: self.kept["second"])
+
+
+class OptimizersOfTheNetworks(TwoNetworks):
+    def compile(self):
+        keras.Model.compile(self)
+        for network, optimizer in zip(self.networks, ("sgd", "adam"), strict=True):
+            network.compile(optimizer)
+
+    of_first = property(lambda self: self.networks[0].optimizer)
+    of_second = property(lambda self: self.networks[1].optimizer)
+
+
 class OneHot(keras.layers.Layer):
     """An embedding of nine words with a dense gradient."""
 

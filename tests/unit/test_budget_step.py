@@ -88,10 +88,16 @@ def in_python(x):
     return tf.ensure_shape(tf.py_function(tf.identity, [x], x.dtype), x.shape)
 
 
+def ctc(x):
+    logits, labels = tf.tile(x[:, None], [1, 3, 1]), tf.ones(tf.shape(x)[:1], tf.int32)
+    return tf.nn.ctc_loss(labels[:, None], logits, labels, 3 * labels, logits_time_major=False, blank_index=0)[:, None]
+
+
 UNCOUNTED = {
     "no integers": (loop(0.0, 0.5, lambda number, limit: (number + 0.1, limit)), {"StatelessWhile"}),
     "a limit that moves": (loop(0, 10, lambda number, limit: (number + 1, limit - 1)), {"StatelessWhile"}),
     "examples chosen": (of_function(lambda x: tf.boolean_mask(x, x[:, 0] > 0)), {"MatMul"}),
+    "CTC": (of_function(lambda x: x + ctc(x)), {"While"}),
     "Python": (of_function(in_python), {"EagerPyFunc", "MatMul"}),
 }
 
@@ -200,6 +206,18 @@ def test_micro_batches_in_a_loop_add_two_copies_of_the_gradients_in_32_bits():
     assert plan_step(model, 64, micro_batches=2, devices=2).memory["gradients"] == cut.memory["gradients"]
     of_16_bits = plan_step(build, 32, micro_batches=2, policy="bfloat16")
     assert of_16_bits.memory["gradients"] >= cut.memory["gradients"]
+
+
+def test_what_metrics_keep_is_counted_and_they_stay_as_they_are():
+    def planned(*metrics):
+        model = network(layers.Dense(4096), shape=(4,))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=list(metrics))
+        plan = plan_step(model, B)
+        assert not any(variable.numpy().any() for variable in model.metrics_variables)
+        return plan.peak
+
+    logits = 4 * B * 4096
+    assert 2 * logits < planned("accuracy") - planned() < 4 * logits  # `argmax` copies them
 
 
 def test_micro_batches_that_are_written_out_add_one_copy(dense):

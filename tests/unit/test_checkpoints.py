@@ -2,9 +2,10 @@
 
 import atexit
 import signal
+from functools import partial
 
 import pytest
-from equal_models import TwoNetworks
+from equal_models import OptimizersInADictionary, OptimizersOfTheNetworks, TwoNetworks
 from logical_cpus import mirrored
 from resume_runs import (
     BATCHES,
@@ -45,9 +46,9 @@ def scaled_model(seed=1):
     return model_of(mirrored(2), seed, "mixed_float16", growing_scale, micro_batches=2)
 
 
-def two_networks(seed=1, build=True):
+def two_networks(seed=1, build=True, kind=TwoNetworks):
     keras.utils.set_random_seed(seed)
-    model = TwoNetworks(*(keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]) for _ in range(2)))
+    model = kind(*(keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]) for _ in range(2)))
     model.compile()
     if build:
         for network, optimizer in zip(model.networks, (model.of_first, model.of_second), strict=True):
@@ -70,12 +71,23 @@ def noisy_model(seed=1):
     return model
 
 
-def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
-    with pytest.raises(ValueError, match=r"of_first of two_networks\w* has no variables yet.* of_first.build"):
-        Resume(tmp_path, two_networks(build=False))
+OWN_OPTIMIZERS = {
+    TwoNetworks: r"of_first of two_networks\w* has no variables yet.* of_first.build",
+    OptimizersInADictionary: r"kept\['first'\] of optimizers_in_a_dictionary\w* has no variables yet",
+    OptimizersOfTheNetworks: r"optimizer of sequential\w* has no variables yet",
+}
 
 
-@pytest.mark.parametrize("make", [scaled_model, stock_model, two_networks, noisy_model])
+@pytest.mark.parametrize("kind", OWN_OPTIMIZERS)
+def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(kind, tmp_path):
+    with pytest.raises(ValueError, match=OWN_OPTIMIZERS[kind]):
+        Resume(tmp_path, two_networks(build=False, kind=kind))
+
+
+TWO_NETWORKS = [two_networks, *(partial(two_networks, kind=kind) for kind in list(OWN_OPTIMIZERS)[1:])]
+
+
+@pytest.mark.parametrize("make", [scaled_model, stock_model, noisy_model, *TWO_NETWORKS])
 def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     expected = train(Resume(tmp_path / "whole", make()))
     cut(tmp_path / "cut", BATCHES + 5, make)

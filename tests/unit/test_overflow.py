@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equal_models import TwoNetworks, examples, precision
+from equal_models import OptimizersInADictionary, OptimizersOfTheNetworks, TwoNetworks, examples, precision
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.watch.watched_step import values_of
@@ -241,6 +241,20 @@ def test_networks_with_optimizers_of_their_own_are_looked_at_and_stay_as_they_ar
     found = bt.find_overflow(model, BATCH[0])
     assert planted is None and found is None or (found.layer, found.where) == ("planted", planted)
     for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("kind", [TwoNetworks, OptimizersInADictionary, OptimizersOfTheNetworks])
+def test_optimizers_are_as_before_wherever_they_are_kept(kind):
+    model = kind(functional(twelve(4)), functional(twelve(5)))
+    model.compile()
+    bt.find_overflow(model, BATCH[0])
+    assert not model.of_first.built and not model.of_second.built
+    bt.preflight(model, [BATCH[0]], checks=["overfit one batch"])
+    before = [variable.numpy() for variable in model.of_second.variables]
+    assert before and not any(value.any() for value in before[2:])  # after `iterations` and `learning_rate`
+    bt.find_overflow(model, BATCH[0])
+    for variable, value in zip(model.of_second.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 

@@ -72,9 +72,8 @@ def test_a_function_that_returns_a_dataset_is_no_step():
 def test_a_step_with_several_optimizers_gets_advice_that_fits():
     model = TwoNetworks(small(keras.Model), small(keras.Model))
     model.compile()
-    with pytest.raises(TypeError, match="several optimizers, as in a GAN, cannot be written as one loss") as refused:
+    with pytest.raises(TypeError, match="several optimizers, as in a GAN, cannot be written as one loss"):
         bt.Model.of(model, micro_batches=2)
-    assert "compute_loss" not in str(refused.value)
 
 
 class Counting(keras.Model):

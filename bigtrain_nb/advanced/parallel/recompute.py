@@ -27,7 +27,8 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     nothing until told to, nor do copies of a model that is not a `bigtrain_nb.Model`.
 
     Randomness must come from Keras (`keras.random`, `Dropout`), and state must be in Keras variables: TensorFlow's own
-    random operations and `tf.Variable` are not tracked, and would be drawn and changed twice.
+    random operations and `tf.Variable` are not tracked, and would be drawn and changed twice. An embedding has a dense
+    gradient then: stock Adam squares, and stock clipping measures, that of each use of a row separately.
 
     Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
     mask in the backward pass, which silently gives a wrong gradient.

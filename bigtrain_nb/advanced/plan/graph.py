@@ -123,6 +123,8 @@ def _rounds(node):
     if node.type not in LOOPS:
         return None
     condition, body = function_graph(node, "cond"), function_graph(node, "body")
+    if condition is None:
+        return None
     places = {inner.name: place for place, inner in enumerate(condition.inputs)}
     rounds = []
     for comparison in condition.get_operations():
@@ -217,5 +219,5 @@ def before(node):
 
 
 def function_graph(node, name):  # private: Keras
-    """Return the graph of the function that a node's attribute names, such as "body" of a loop."""
-    return node.graph._get_function(node.get_attr(name).name).graph
+    """Return the graph of the function that an attribute names, such as "body"; `tf.nn.ctc_loss` has loops without."""
+    return getattr(node.graph._get_function(node.get_attr(name).name), "graph", None)

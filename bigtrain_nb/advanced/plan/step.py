@@ -40,7 +40,7 @@ class PlannedStep:
     The arguments are those of `plan_step`. Building the optimizer's variables temporarily takes their memory.
     """
 
-    def __init__(self, model, batch, optimizer=None, policy=None, loss=None, devices=None, **settings):
+    def __init__(self, model, batch, optimizer=None, policy=None, loss=None, devices=None, metrics=True, **settings):
         if tf.distribute.in_cross_replica_context():
             raise ValueError("a step is planned for one replica: call plan_step outside of the strategy's scope")
         model = _built(model, policy)
@@ -79,7 +79,8 @@ class PlannedStep:
         # Gradients of a micro-batch
         reduce_dtype = self.settings["reduce_dtype"]
         with fully_sharded(layers, shards, self.devices, reduce_dtype):
-            self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of)
+            metrics = metrics and model.compiled and model.distribute_strategy.num_replicas_in_sync == 1
+            self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of, metrics)
         summed = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in enumerate(variables)}
         if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = summed
@@ -231,7 +232,7 @@ def _resized(specs, examples):
 # Gradients
 
 
-def _gradients(model, variables, specs, loss_of):
+def _gradients(model, variables, specs, loss_of, with_metrics):
     """Return the `Graph` of a micro-batch's gradients, and {variable's index: spec of its gradient}."""
     forward = []
 
@@ -240,6 +241,8 @@ def _gradients(model, variables, specs, loss_of):
             with in_own_step(model):
                 outputs = model(x, training=True)
             value = loss_of(x, y, outputs, sample_weight)
+        if with_metrics and not any(isinstance(each, Deferred) for each in keras.tree.flatten(outputs)):
+            model.compute_metrics(x, y, outputs, sample_weight)
         forward.extend(value.graph.get_operations())
         found = tape.gradient(value, variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}

@@ -15,7 +15,7 @@ def flops_of_an_example(model, batch=1):
     """
     # With SGD, which has no state: the model may fill its device. A chunked head computes its gradients in forward
     with full_outputs():
-        step = PlannedStep(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
+        step = PlannedStep(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False, metrics=False)
     if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
         raise ValueError(f"the FLOPs of {model.name} are unknown: its matmuls are inside a cuDNN operation")
     if step.gradients.uncounted_ops:

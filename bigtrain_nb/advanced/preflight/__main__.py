@@ -22,10 +22,7 @@ def main(words):
     parser.add_argument("training", metavar="TRAIN.py:build", help="a script, and a function in it without arguments")
     parser.add_argument("--minutes", type=float, default=3, help="start no check after this time (default: 3)")
     parser.add_argument("--checks", nargs="+", help=f"some of {', '.join(GROUPS)}, or single checks (default: all)")
-    parser.add_argument("--html", type=Path, metavar="PAGE.html", help="write the report as a page")
     chosen = parser.parse_args(words)
-    if chosen.html and not chosen.html.parent.is_dir():
-        parser.error(f"--html {chosen.html} must be a file in an existing folder")
     try:
         model, data, validation = _build(chosen.training)
     except _NoTraining as error:
@@ -41,11 +38,6 @@ def main(words):
         traceback.print_exc()
         parser.error(f"{chosen.training} raised the error above")
     print(report)
-    if chosen.html:
-        try:
-            chosen.html.write_text(report.html(), encoding="utf-8")
-        except OSError as error:
-            parser.error(f"--html: {error}")
     return int(report.failed)
 
 

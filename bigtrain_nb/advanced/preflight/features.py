@@ -69,6 +69,7 @@ def weights(training):
     """Are sample weights nonnegative, and not all zero?"""
     if training.weight is None:
         return None
+    training.refuse_own_step("which may take the third part of a batch for something else")
     all_zero, negative = [], 0
     for place, batch in enumerate(training.batches):
         values = [np.asarray(each) for (each,) in named_tensors([batch], "sample weights").values()]

@@ -136,7 +136,11 @@ def start(training):
     if compares_examples(training):
         return ok(f"The loss starts at {number(first)}. {NO_MEASURE}")
     constant = best_constant(training)
-    if first <= max(SCALE * constant, constant + 2):
+    most = max(SCALE * constant, constant + 2)
+    if first > most:  # statistics of the batch may normalize what initial moving ones do not
+        first = min(first, float(training.loss_of(training.first, training=True)))
+        training.state.restore_values()
+    if first <= most:
         return ok(f"The loss starts at {number(first)}; the best constant predictor scores {number(constant)}.")
     standard = _loss_of_standard_inputs(training)
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:

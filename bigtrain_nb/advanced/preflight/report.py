@@ -1,4 +1,4 @@
-"""The findings of `preflight` as text lines, for a terminal or a notebook, and as an HTML page."""
+"""The findings of `preflight` as text lines, for a terminal or a notebook."""
 
 import html
 from collections import Counter
@@ -10,12 +10,6 @@ from bigtrain_nb.common.cards import Card, Shown
 OK, WARNING, ERROR, SKIPPED = "ok", "warning", "error", "skipped"
 _COLORS = {ERROR: "#b3261e", WARNING: "#8a5a00", OK: "#1b6e3c", SKIPPED: "#5f6368"}
 """Backgrounds of white text, readable on light and dark pages."""
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta name="color-scheme" content="light dark"><title>{title}</title>
-<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}</style>
-</head><body>{body}</body></html>
-"""
 
 
 @dataclass(frozen=True)
@@ -101,10 +95,6 @@ class Preflight(Shown):
     def of(self, verdict: str) -> list[Finding]:
         """Return the findings with this verdict: "ok", "warning", "error" or "skipped"."""
         return [finding for finding in self.findings if finding.verdict == verdict]
-
-    def html(self) -> str:
-        """Return a self-contained HTML page that follows the reader's light or dark setting."""
-        return _PAGE.format(title=html.escape(f"Preflight of {self.model}"), body=self._card().html)
 
     def words(self) -> str:
         """Return the result in one sentence."""

@@ -12,9 +12,9 @@ from bigtrain_nb.advanced.preflight.report import OK, NonfiniteOutputs, Skipped,
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, compute_loss_like_fit, passes
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
+from bigtrain_nb.advanced.shared.untouched import optimizers_within
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of, with_mask
-from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 
@@ -193,7 +193,7 @@ class Training:
     @property
     def steps_per_update(self):
         """The number of steps of gradient accumulation, the maximum over several optimizers."""
-        parts = [part for one in optimizers_of(self.model).values() for part in parts_of(one)]
+        parts = [part for one in optimizers_within(self.model) for part in parts_of(one)]
         return max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
 
     def gradients(self, batch, training=False):

@@ -10,8 +10,8 @@ import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import failure, needs, ok, warning
 from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
+from bigtrain_nb.advanced.shared.untouched import optimizers_within
 from bigtrain_nb.common.keras_compat import innermost, optimizer_like, patched_method
-from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -72,8 +72,7 @@ def _taken(training):
     """Take steps until weights change; return their number, the share of changed weights and any unused loss scale."""
     weights = training.model.trainable_variables
     before = [weight.numpy() for weight in weights]
-    optimizers = optimizers_of(training.model).values()
-    scaling = [one for one in optimizers if isinstance(one, keras.optimizers.LossScaleOptimizer)]
+    scaling = [one for one in optimizers_within(training.model) if isinstance(one, keras.optimizers.LossScaleOptimizer)]
     called = []
 
     def noting(scale_loss):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.keras_compat import overriding
 from bigtrain_nb.common.passes import read_apart
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -38,6 +39,8 @@ def preprocess_like_fit(model, data):
 
 def compute_loss_like_fit(model, x, y, outputs, sample_weight, training):
     """Return the result of `compute_loss`, called as in Keras' step: by position, with ``training`` if accepted."""
+    if tf.is_tensor(y) and keras.tree.is_nested(outputs) and not overriding(model, "compute_loss"):
+        y = [y]  # if it has as many rows as there are outputs, Keras would eagerly take each for the targets of one
     given = x, y, outputs, sample_weight
     if takes(model.compute_loss, *given, training=training):
         return model.compute_loss(*given, training=training)

@@ -50,7 +50,7 @@ class KeptState:
     def made_since(self):
         """Return the names of variables created since, whose initial values are unknown, except those of optimizers."""
         known = {id(variable) for variable, _ in self._values}
-        known |= {id(each) for optimizer in optimizers_of(self._model).values() for each in optimizer.variables}
+        known |= {id(each) for optimizer in optimizers_within(self._model) for each in optimizer.variables}
         return [getattr(each, "path", each.name) for each in variables_of(self._model) if id(each) not in known]
 
 
@@ -62,8 +62,14 @@ def variables_of(model):
 def _listed(model):
     """Return the variables that Keras lists, of the model, all metrics and the optimizers."""
     lists = [model.variables, *(layer.metrics_variables for layer in layers_within(model))]  # also of inner models
-    lists += [optimizer.variables for optimizer in optimizers_of(model).values()]
+    lists += [optimizer.variables for optimizer in optimizers_within(model)]
     return list({id(each): each for listed in lists for each in listed}.values())
+
+
+def optimizers_within(model):
+    """Return the optimizers of a model and of the layers and models inside it, each once."""
+    found = [each for layer in layers_within(model) for each in optimizers_of(layer).values()]
+    return list({id(each): each for each in found}.values())
 
 
 @contextmanager
@@ -86,11 +92,12 @@ def restoring_state(model):
 
 def build_optimizers(model, batch):
     """Create the variables of a custom `train_step`'s optimizers; only a step shows for which weights."""
-    if all(optimizer.built for optimizer in optimizers_of(model).values()):
+    unbuilt = [optimizer for optimizer in optimizers_within(model) if not optimizer.built]
+    if not unbuilt:
         return
     weights_of = []
     with restoring_state(model), ExitStack() as stack:
-        for optimizer in optimizers_of(model).values():
+        for optimizer in unbuilt:
 
             def note(gradients, trainable_variables=None, optimizer=optimizer):
                 weights_of.append((optimizer, list(trainable_variables)))

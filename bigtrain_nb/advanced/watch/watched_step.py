@@ -13,9 +13,8 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
-from bigtrain_nb.advanced.shared.untouched import restoring_state
+from bigtrain_nb.advanced.shared.untouched import optimizers_within, restoring_state
 from bigtrain_nb.common.keras_compat import innermost, mask_of, patched_method, with_mask
-from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.own_step import full_outputs
@@ -104,7 +103,7 @@ class WatchedStep:
             tf.config.run_functions_eagerly(True)
             stack.enter_context(restoring_state(model))
             stack.callback(model.reset_metrics)  # also those that the step makes
-            for optimizer in optimizers_of(model).values():
+            for optimizer in optimizers_within(model):
                 stack.enter_context(patched_method(optimizer, "apply", partial(self._apply, optimizer)))
                 stack.enter_context(patched_method(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             stack.enter_context(calls_seen(layers_and_operations(model), self._call))
