@@ -275,7 +275,9 @@ def _tensors(x):
 
 
 def _of_length(value, length):
-    if not isinstance(value, tf.Tensor):
+    if not isinstance(value, tf.Tensor | tf.TensorSpec):
+        if value is not None and length is not None:
+            raise TypeError(f"it gets a {type(value).__name__}")
         return value if value is None else tf.type_spec_from_value(value)
     return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
 
@@ -312,10 +314,7 @@ def _known(thing):
 def _known_of(share, loss):
     """Return the result of `_found_out`, cached for each loss and kind of batch."""
     known = _known(loss.loss)
-    arguments = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, *spec.shape[1:]] if spec.shape.rank else spec.shape, spec.dtype),
-        loss.arguments,
-    )
+    arguments = tf.nest.map_structure(lambda spec: _of_length(spec, None), loss.arguments)
     kind = repr(arguments), loss.is_one_number, share.micro_batches > 1, share.reduction.replicas
     if kind not in known:
         known[kind] = _found_out(share, loss)

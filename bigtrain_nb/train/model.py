@@ -422,8 +422,11 @@ class Model(keras.Model):
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
         callbacks = _callbacks_of(super().fit, args, kwargs)
-        if several_workers(self.distribute_strategy):
-            _refuse_backups(callbacks)
+        backs_up = any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks)
+        if backs_up and several_workers(self.distribute_strategy):  # they may restore different steps
+            raise ValueError(
+                "BackupAndRestore works in one worker: with several, use bt.Resume, whose folder they share"
+            )
         _refuse_other_strategy(self)
         with self._reading(callbacks):
             return super().fit(*args, **kwargs)
@@ -656,12 +659,6 @@ def _refuse_other_scope(model):
             " where the optimizer's variables would be on one device only: create the optimizer and call compile in"
             " the same scope, with strategy.scope():"
         )
-
-
-def _refuse_backups(callbacks):
-    """Raise ValueError for backups by several workers, which may delete each other's, or restore different steps."""
-    if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks):
-        raise ValueError("BackupAndRestore works in one worker: with several, use bt.Resume, whose folder they share")
 
 
 def _refuse_other_strategy(model):

@@ -525,3 +525,15 @@ def test_outputs_of_an_unknown_shape_are_said_to_be_unexamined():
     with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, but 1 when examined"):
         shapes = [tf.TensorShape([24, 6])]
         loss_reduction.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)
+
+
+def test_a_batch_that_is_not_dense_is_not_taken_for_outputs_of_pairs():
+    def fit_sparse(**settings):
+        with on(2):
+            model = bt.Model.of(keras.Sequential([keras.Input((6,), sparse=True), keras.layers.Dense(1)]))
+            model.compile("sgd", "mse", **settings)
+        rows = tf.sparse.from_dense(X[:8])
+        model.fit(tf.data.Dataset.from_tensor_slices((rows, X[:8, :1])).batch(8, drop_remainder=True), verbose=0)
+
+    with pytest.warns(UserWarning, match=r"could not be examined \(it gets a SparseTensor\)"):
+        fit_sparse(run_eagerly=True)
