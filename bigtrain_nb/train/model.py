@@ -424,9 +424,7 @@ class Model(keras.Model):
         callbacks = _callbacks_of(super().fit, args, kwargs)
         backs_up = any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks)
         if backs_up and several_workers(self.distribute_strategy):  # they may restore different steps
-            raise ValueError(
-                "BackupAndRestore works in one worker: with several, use bt.Resume, whose folder they share"
-            )
+            raise ValueError("BackupAndRestore works in one worker: with several, use bt.Resume, in one folder")
         _refuse_other_strategy(self)
         with self._reading(callbacks):
             return super().fit(*args, **kwargs)
