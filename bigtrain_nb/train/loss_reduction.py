@@ -336,7 +336,7 @@ def _found_out(share, loss):
     if loss.reduces and len(loss.shape) > 0:
         return "several numbers", loss.shape
     why = None
-    for labels in LABELS[2:] if loss.loss is share.model else LABELS:  # no large ones beside terms without labels
+    for labels in LABELS[2:] if loss.loss is share.model else LABELS:  # large ones would hide other terms
         try:
             return _compared(share, loss, labels)
         except Exception as error:  # a custom function may not accept these values
