@@ -55,6 +55,8 @@ def connect_all_tasks(found, runs, seconds):
         meet(spec, runs, deadline)
         return spec
     except OSError as error:
+        if error.errno == errno.EMFILE:
+            raise RuntimeError(f"{spec.count} tasks need more open files: raise the limit, ulimit -n") from None
         raise RuntimeError(
             f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"
             " has it, or choose another port for this task, the same in every task's TF_CONFIG"

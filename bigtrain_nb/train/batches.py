@@ -264,7 +264,10 @@ def places_of(data, loss, reduction):
         return _valid_places(y, loss)
     weights = keras.tree.flatten(sample_weight)
     if len(weights) > 1:
-        raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
+        raise ValueError(
+            '"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each, which Keras makes of'
+            " an array: give a dataset of (x, y, sample_weight)"
+        )
     return checked_weight(weights[0])
 
 

@@ -8,11 +8,19 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from weakref import finalize
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import captured_variables_kept, layers_that_add_losses, mask_of, outputs_of
+from bigtrain_nb.common.keras_compat import (
+    as_scalar,
+    captured_variables_kept,
+    layers_that_add_losses,
+    mask_of,
+    outputs_of,
+    overriding,
+)
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
 from bigtrain_nb.train.batches import checked_weight, named_tensors
@@ -79,16 +87,10 @@ def check_losses(share, y_pred, sample_weight, watched, training):
     refuse_outputs_of_pairs(model, x, y_pred, [each.shape for each in predictions if each.shape.rank], training)
     for loss in called:
         _check_values(share, loss)
-    if not called and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
-        _warn(
-            model,
-            "its custom compute_loss is called for each micro-batch and replica, and the results are averaged. This is"
-            " the loss of the batch if compute_loss is a mean over its examples and none is compared with others. If it"
-            " is a sum, or divided by the global batch size, the average is only a part: divide by the number of"
-            " examples in y instead. If it compares examples, leave out micro_batches and train on one device",
-        )
     layers = layers_that_add_losses(model) if model.losses else []
     ignoring = [loss.name for loss in called if loss.mask is not None]
+    if not ignoring and ("compute_loss" in vars(model) or overriding(model, "compute_loss")):
+        _check_values(share, _own_compute_loss(share, y_pred, training))
     is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and has_mask)
     adding = [layer.name for layer in layers if is_weighted or not adds_a_mean_only(layer)]
     if adding:
@@ -131,8 +133,8 @@ REFUSED = {
     " would sum the gradients of several values, but average over micro-batches and replicas. Override call instead and"
     " return one value for each example, or let __call__ return their mean",
     "adds up": "{name} grows with batch size, like a sum or a sum divided by the global batch size, so averaging over"
-    " micro-batches and replicas is wrong. Return one value for each example, and Keras averages them; or declare that"
-    ' it is a sum: make it a keras.losses.Loss with reduction="sum"',
+    " micro-batches and replicas is wrong. Return one value for each example, and Keras averages them; divide by their"
+    ' number in compute_loss; or declare that it is a sum: make it a keras.losses.Loss with reduction="sum"',
     "pairs": "{name} returns the shape {details}: values for pairs of examples. Micro-batches and replicas have only"
     " the pairs within them, so their mean is not that of the batch. If pairs are not intended, give targets the shape"
     " of the outputs: (N,) against (N, 1) makes (N, N). If they are, leave out micro_batches and train on one device",
@@ -142,10 +144,10 @@ WARNED = {
     " fewer of them. Leave out micro_batches and train on one device, or compute it from each example alone",
     "one number": "{name} is one number for a batch, not one for each example, so it is computed for each micro-batch"
     " and replica, and averaged. The average is the loss of the batch only if the number is a mean over examples."
-    " Return one value for each example, set its axis if it has one, or leave out micro_batches and train on one"
-    " device",
+    " Return one value for each example, set its axis if it has one, divide sums by the number of examples, or leave"
+    " out micro_batches and train on one device",
     "not examined": "{name} could not be examined with random inputs ({details}). Its mean over micro-batches and"
-    " replicas is that of the batch if it returns one value for each example that depends on no other example",
+    " replicas is that of the batch if it is a mean over examples, or one value for each, that compares none of them",
 }
 """What a model says of a kind of loss, with the loss's ``name`` and ``details`` of the kind."""
 
@@ -167,6 +169,32 @@ def _check_values(share, loss):
         kind = "one number"
     if kind in WARNED:
         _warn(share.model, WARNED[kind].format(**words))
+
+
+def _own_compute_loss(share, y_pred, training):
+    """Return the custom `compute_loss` of a model as a `WatchedLoss`, to be examined like the losses of `compile`.
+
+    Its metrics may change variables. Sample weights are 1, and losses added by layers 0.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
+
+    def call(targets, others):
+        values = iter([*targets, *others])
+
+        def filled(structure, made=tf.identity):
+            return tf.nest.map_structure(lambda each: each if each is None else made(next(values)), structure)
+
+        given = filled(y), filled(x), filled(y_pred), filled(sample_weight, tf.ones_like)
+        with attributes_kept(share.model):
+            return as_scalar(keras.Model._compute_loss(share.model, given[1], given[0], *given[2:], training))
+
+    def specs(*parts):
+        return [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(parts) if each is not None]
+
+    never = {"changes_variables": lambda: False, "calls_python": lambda: False}
+    kind = {"is_own": True, "is_one_number": False, "reduces": True, "shape": ()}
+    arguments = specs(y), specs(x, y_pred, sample_weight)
+    return SimpleNamespace(name="its compute_loss", loss=share.model, arguments=arguments, call=call, **never, **kind)
 
 
 def _reduces_examples(loss):
@@ -247,7 +275,9 @@ def _tensors(x):
 
 
 def _of_length(value, length):
-    if not isinstance(value, tf.Tensor):
+    if not isinstance(value, tf.Tensor | tf.TensorSpec):
+        if value is not None and length is not None:
+            raise TypeError(f"it gets a {type(value).__name__}")
         return value if value is None else tf.type_spec_from_value(value)
     return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
 
@@ -284,7 +314,7 @@ def _known(thing):
 def _known_of(share, loss):
     """Return the result of `_found_out`, cached for each loss and kind of batch."""
     known = _known(loss.loss)
-    arguments = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), loss.arguments)
+    arguments = tf.nest.map_structure(lambda spec: _of_length(spec, None), loss.arguments)
     kind = repr(arguments), loss.is_one_number, share.micro_batches > 1, share.reduction.replicas
     if kind not in known:
         known[kind] = _found_out(share, loss)
@@ -306,7 +336,7 @@ def _found_out(share, loss):
     if loss.reduces and len(loss.shape) > 0:
         return "several numbers", loss.shape
     why = None
-    for labels in LABELS:
+    for labels in LABELS[2:] if loss.loss is share.model else LABELS:  # large ones would hide other terms
         try:
             return _compared(share, loss, labels)
         except Exception as error:  # a custom function may not accept these values
@@ -344,7 +374,7 @@ def _equal(one, other):
 
 
 def _drawn(arguments, labels, seed):
-    """Return random targets, from ``labels``, and predictions for some examples."""
+    """Return random targets, from ``labels``, and predictions for some examples, with another mean for each seed."""
     random = np.random.default_rng(seed)
     most = max(int(np.prod([size or 3 for size in each.shape[1:]])) for each in tf.nest.flatten(arguments))
     examples = min(MOST_EXAMPLES, MOST_NUMBERS // most)
@@ -356,7 +386,7 @@ def _drawn(arguments, labels, seed):
         return from_shape(shape).astype(spec.dtype.as_numpy_dtype)
 
     targets = partial(drawn, lambda shape: random.choice(labels, shape))
-    predictions = partial(drawn, lambda shape: random.uniform(0.1, 0.9, shape))
+    predictions = partial(drawn, lambda shape: random.uniform(0.1, 0.9 / seed, shape))
     y_true, y_pred = arguments
     return tf.nest.map_structure(targets, y_true), tf.nest.map_structure(predictions, y_pred)
 

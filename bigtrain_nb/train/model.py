@@ -11,7 +11,6 @@ and checks that refuse settings.
 import inspect
 import math
 import os
-import zlib
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
@@ -43,7 +42,6 @@ from bigtrain_nb.common.keras_compat import (
 from bigtrain_nb.common.layers import scale_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
-    all_gather,
     full_variable,
     full_weights,
     is_shard,
@@ -98,7 +96,7 @@ class Model(keras.Model):
     The applied gradient is the mean over the global batch, however unevenly it splits. So are metrics whose variables
     are sums and counts, as in all Keras metrics: they are summed over replicas. A custom metric that keeps a mean in a
     variable shows a sum of means; keep a sum and a count instead. The result of a custom `compute_loss` is taken, as on
-    one device, as the mean over the examples that it was given; `fit` warns if it does not call Keras' own. These
+    one device, as the mean over the examples that it was given; `fit` examines it like a custom loss. These
     differ from stock Keras on one device:
 
     - layers with batch statistics, random numbers or added losses, such as expert load balancing, see a micro-batch of
@@ -424,8 +422,9 @@ class Model(keras.Model):
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
         callbacks = _callbacks_of(super().fit, args, kwargs)
-        if several_workers(self.distribute_strategy):
-            _refuse_backups(self, callbacks)
+        backs_up = any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks)
+        if backs_up and several_workers(self.distribute_strategy):  # they may restore different steps
+            raise ValueError("BackupAndRestore works in one worker: with several, use bt.Resume, in one folder")
         _refuse_other_strategy(self)
         with self._reading(callbacks):
             return super().fit(*args, **kwargs)
@@ -657,28 +656,6 @@ def _refuse_other_scope(model):
             f"{model.name} was built in the scope of a strategy with {replicas} replicas, but compiled outside of it,"
             " where the optimizer's variables would be on one device only: create the optimizer and call compile in"
             " the same scope, with strategy.scope():"
-        )
-
-
-def _refuse_backups(model, callbacks):
-    """Raise ValueError if workers back up into one folder, which each deletes, or would restore different steps."""
-    strategy = model.distribute_strategy
-    backups = [one for one in callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
-    folder = "".join(os.path.abspath(one.backup_dir) for one in backups if one.delete_checkpoint)
-    paths = [os.path.join(one.backup_dir, "training_metadata.json") for one in backups]
-    restored = "".join(tf.io.gfile.GFile(path).read() for path in paths if tf.io.gfile.exists(path))
-    own = [zlib.crc32(text.encode()) for text in (folder, restored)]
-    folders, steps = all_gather(strategy, tf.identity)(tf.constant(own, tf.int64)).T.tolist()
-    if any(folders.count(folder) > len(strategy.extended.worker_devices) for folder in folders if folder):
-        raise ValueError(
-            "BackupAndRestore in several workers, with the same backup_dir: each deletes the folder at the end while"
-            " others use it, so all would be trained again. Use bt.Resume, which shares one folder, or give each worker"
-            " its own folder, or set delete_checkpoint=False"
-        )
-    if len(set(steps)) > 1:
-        raise ValueError(
-            f"BackupAndRestore in several workers would restore different steps, here {restored or 'none'}, and so"
-            " different weights: delete all backup_dir, and use bt.Resume, whose checkpoints all workers share"
         )
 
 

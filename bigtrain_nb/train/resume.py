@@ -34,9 +34,6 @@ from bigtrain_nb.train.unlisted import unlisted_variables
 
 SEEN_SECONDS = 10.0
 """Longest delay until a worker sees files that the chief has written in a shared folder."""
-LONG_SKIP_SECONDS = 10.0
-FEW_SKIPPED = 100
-"""Up to so many batches are read quickly again: if it took long, the time was for compiling the first step."""
 ONE_FIT = (
     "model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=N, callbacks=[..., resume]), where"
     " make_epoch(epoch) returns the dataset of an epoch"
@@ -149,7 +146,6 @@ class Resume(keras.callbacks.Callback):
         self._epochs = None  # the result of `data`
         self._suppressed_warnings = ExitStack()
         self._warned_nonfinite = False
-        self._skips_since = None  # start of skipping batches, until the first step after it
         self.restored = self._restore() > 0
         self._files.watch_only_finite()
         model.fit = self._wrap_fit(model)
@@ -226,9 +222,9 @@ class Resume(keras.callbacks.Callback):
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return the rest of this epoch, for a custom loop: ``dataset`` without the first `step` batches.
 
-        The skipped batches are read again with all the pipeline's work, but not trained on; if more than a hundred took
-        more than ten seconds, there is a warning. Only if batches are made from their numbers, as in
-        ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped. `data` works in the same way.
+        The skipped batches are read again with all the pipeline's work, but not trained on. Only if batches are made
+        from their numbers, as in ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped. `data` works
+        in the same way.
 
         The dataset is not read in advance: one that changes with each pass, or a stream that is read once, loses
         nothing. Its first batches are compared with those before the restart when they are read; if they differ, the
@@ -247,7 +243,6 @@ class Resume(keras.callbacks.Callback):
         seed = global_seed()
         self._loop_sets_seed |= seed != self._seed
         self._seed = seed
-        self._skips_since = time.monotonic() if self.step else None
         self._before = self.step
         left = self._skip_completed(dataset) if self.step else self._first_batches.noting(dataset)
         return _sharded_by_batches(left) if self._several_workers else left
@@ -289,7 +284,6 @@ class Resume(keras.callbacks.Callback):
             self._has_done_a_step = True
             self._refuse_new_variables()
         self._refuse_other_batches()
-        self._warn_of_a_long_skip(before)
         self._state.step += integer("steps", steps, 0)
         self._in_step = False
         if self.step == self._length:
@@ -298,19 +292,6 @@ class Resume(keras.callbacks.Callback):
         is_time = self._every and self.step // self._every > before // self._every
         if stop or is_time:
             self._save(stop)
-
-    def _warn_of_a_long_skip(self, skipped):
-        if self._skips_since is None:
-            return
-        took = time.monotonic() - self._skips_since
-        self._skips_since = None
-        if took > LONG_SKIP_SECONDS and skipped > FEW_SKIPPED:
-            warnings.warn(
-                f"the first step ended after {took:.0f} s, in which {skipped} batches were read again and skipped."
-                " Indices are skipped instantly: use tf.data.Dataset.range(steps).map(read), where read(n)"
-                " makes batch n",
-                stacklevel=2,
-            )
 
     # In `fit`
 
@@ -406,7 +387,6 @@ class Resume(keras.callbacks.Callback):
         self._restore_history()
         if self.step and self._rate is not None:
             self.model.optimizer.learning_rate.assign(self._rate)  # a per-epoch schedule has set it again
-        self._skips_since = time.monotonic() if self.step else None
         self._raise_on_all(lambda: self._epochs.select_epoch(epoch, self.step))
         self._seed = self._epochs.seed
         self._before = self.step

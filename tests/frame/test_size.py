@@ -7,7 +7,7 @@ from test_arrows import HELPER
 
 PACKAGE = Path(__file__).parents[2] / "bigtrain_nb"
 SIZES = {  # physical lines of Python; these numbers may only be lowered
-    "helper": 9_592,
+    "helper": 9_584,
     "package without series": 23_720,
 }
 AIMS = {"helper": 9_600, "package without series": 20_300}

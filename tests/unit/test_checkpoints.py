@@ -176,14 +176,6 @@ def test_sigterm_saves_and_leaves(step, epoch, kept, tmp_path, capsys, monkeypat
     assert train(done) == whole()
 
 
-def test_a_long_skip_is_said_with_what_to_do(tmp_path, monkeypatch):
-    resume = Resume(cut_after_5(tmp_path), model_of())
-    monkeypatch.setattr("bigtrain_nb.train.resume.LONG_SKIP_SECONDS", 0.0)
-    monkeypatch.setattr("bigtrain_nb.train.resume.FEW_SKIPPED", 3)
-    with pytest.warns(UserWarning, match=r"4 batches were read again .* tf.data.Dataset.range\(steps\).map\(read\)"):
-        train(resume, epochs=1)
-
-
 def test_what_would_train_batches_twice_is_refused(tmp_path):
     resume = Resume(cut_after_5(tmp_path), model_of())
 

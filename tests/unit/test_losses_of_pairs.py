@@ -273,28 +273,64 @@ def test_right_losses_of_ones_own_are_equal_and_not_warned_of(loss):
     assert distance(model, whole) < 1e-5
 
 
-@pytest.mark.parametrize(("settings", "is_set"), [(MICRO_BATCHES, True), (REPLICAS, False)])
-def test_a_compute_loss_that_passes_by_the_losses_of_compile_is_warned_of(settings, is_set):
-    def own(x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return tf.reduce_mean(tf.matmul(y_pred, y_pred, transpose_b=True))
+def computing(own, is_set=False, loss="mse", **settings):
+    """Return a compiled model whose `compute_loss` returns ``own(Keras' loss, x, y, outputs)``."""
 
     class Own(bt.Model):
-        def compute_loss(self, *args, **kwargs):
-            return own(*args, **kwargs)
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return own(super().compute_loss(x, y, y_pred, sample_weight, training), x, y, y_pred)
 
-    class Twice(bt.Model):
-        def compute_loss(self, *args, **kwargs):
-            return 2 * super().compute_loss(*args, **kwargs)
+    if not is_set:
+        return compiled(loss, make=Own, **settings)
+    model = compiled(loss, **settings)
+    model.compute_loss = lambda x=None, y=None, y_pred=None, sample_weight=None, training=True: own(None, x, y, y_pred)
+    return model
 
-    model = compiled("mse", make=bt.Model if is_set else Own, **settings)
-    if is_set:
-        model.compute_loss = own
-    words = "its custom compute_loss .* none is compared with others.* divide by the number of examples"
-    with pytest.warns(UserWarning, match=words):
-        fit(model, y=X[:, :4])
+
+@pytest.mark.parametrize(
+    ("own", "is_set", "settings"),
+    [
+        (lambda loss, x, y, outputs: loss + 0.1 * tf.reduce_sum(outputs**2), False, MICRO_BATCHES),
+        (lambda loss, x, y, outputs: loss + tf.reduce_mean(tf.matmul(outputs, outputs, transpose_b=True)), False, BOTH),
+        (
+            lambda loss, x, y, outputs: tf.reduce_mean(tf.matmul(outputs, outputs, transpose_b=True)),
+            True,
+            REPLICAS,
+        ),
+    ],
+    ids=["a sum added to Keras' loss", "pairs added", "pairs alone"],
+)
+def test_a_compute_loss_that_is_no_mean_over_examples_is_warned_of(own, is_set, settings):
+    with pytest.warns(
+        UserWarning, match="its compute_loss is one number for a batch.*divide sums by the number of examples"
+    ):
+        fit(computing(own, is_set, **settings), y=X[:, :4])
+
+
+def test_a_compute_loss_that_is_a_sum_is_refused():
+    with pytest.raises(
+        ValueError, match="its compute_loss grows with batch size.*divide by their number in compute_loss"
+    ):
+        fit(computing(lambda loss, x, y, outputs: tf.reduce_sum((y - outputs) ** 2), **REPLICAS), y=X[:, :4])
+
+
+def test_a_compute_loss_with_random_numbers_is_said_to_be_unexamined():
+    def own(loss, x, y, outputs):
+        return loss + tf.reduce_mean(outputs * keras.random.normal(tf.shape(outputs)))
+
+    with pytest.warns(UserWarning, match="its compute_loss could not be examined with random inputs .it draws random"):
+        fit(computing(own, **MICRO_BATCHES), y=X[:, :4])
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+@pytest.mark.parametrize("settings", [MICRO_BATCHES, REPLICAS], ids=["micro-batches", "replicas"])
+def test_a_compute_loss_that_is_a_mean_over_examples_is_not_warned_of(is_set, settings):
+    def own(loss, x, y, outputs):
+        return tf.reduce_mean((y - outputs) ** 2) + 0.1 * tf.reduce_mean(x[:, :1] * outputs)
+
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*custom compute_loss")
-        fit(compiled("mse", make=Twice, **settings), y=X[:, :4])
+        warnings.filterwarnings("error", ".*compute_loss")
+        fit(computing(own, is_set, **settings), y=X[:, :4])
 
 
 def test_as_many_classes_as_examples_and_sequences_of_any_length_are_let_through():
@@ -489,3 +525,15 @@ def test_outputs_of_an_unknown_shape_are_said_to_be_unexamined():
     with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, but 1 when examined"):
         shapes = [tf.TensorShape([24, 6])]
         loss_reduction.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)
+
+
+def test_a_batch_that_is_not_dense_is_not_taken_for_outputs_of_pairs():
+    def fit_sparse(**settings):
+        with on(2):
+            model = bt.Model.of(keras.Sequential([keras.Input((6,), sparse=True), keras.layers.Dense(1)]))
+            model.compile("sgd", "mse", **settings)
+        rows = tf.sparse.from_dense(X[:8])
+        model.fit(tf.data.Dataset.from_tensor_slices((rows, X[:8, :1])).batch(8, drop_remainder=True), verbose=0)
+
+    with pytest.warns(UserWarning, match=r"could not be examined \(it gets a SparseTensor\)"):
+        fit_sparse(run_eagerly=True)

@@ -49,7 +49,7 @@ def test_a_batch_without_any_weight_changes_nothing():
     [
         ([MSE("sum"), MSE()], None, 'cannot be combined .*: give all losses the same reduction, "sum_over_batch_size"'),
         ([MSE("none")] * 2, None, "none cannot be combined over micro-batches"),
-        ([MSE("mean_with_sample_weight")] * 2, [WEIGHTS, WEIGHTS], "needs one sample_weight for all outputs"),
+        ([MSE("mean_with_sample_weight")] * 2, WEIGHTS, "which Keras makes of an array: give a dataset"),
     ],
 )
 def test_losses_that_cannot_be_weighed_together_are_refused(losses, weights, said):

@@ -211,6 +211,14 @@ def catches_all(rates):
             pass
 
 
+def catches_all_twice(rates):
+    while True:
+        try:
+            catches_all(rates)
+        except:  # noqa: E722
+            pass
+
+
 @pytest.mark.usefixtures("exercise")
 class TestCheck:
     def test_right(self):
@@ -240,7 +248,7 @@ class TestCheck:
         assert reason in found.message
         assert "<few>" not in found._repr_html_()
 
-    @pytest.mark.parametrize("endless", [catches_exceptions, catches_all])
+    @pytest.mark.parametrize("endless", [catches_exceptions, catches_all, catches_all_twice])
     def test_an_endless_answer_is_ended_and_the_timer_is_as_before(self, endless, monkeypatch):
         impatient = replace(MIDDLE, seconds=0.2)
         monkeypatch.setattr(exercises, "registry", lambda name: {"fake.middle": impatient})

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from socket import create_connection, create_server
 
 import pytest
@@ -199,6 +200,26 @@ def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatc
     assert os.environ["TF_CONFIG"] == spec.tf_config
     with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
         rendezvous.connect_all_tasks(spec, {}, 7.0)
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_chief_without_open_files_left_says_so_and_not_that_its_port_is_taken(free, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")
+    (spec, _), opened = specs(2), []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.dup(0))
+        for _ in range(free):
+            os.close(opened.pop())
+        with pytest.raises(RuntimeError, match="^2 tasks need more open files: raise the limit, ulimit -n$"):
+            rendezvous.connect_all_tasks(spec, {}, SECONDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in opened:
+            os.close(each)
 
 
 def test_a_chief_of_more_workers_than_select_allows_hears_them_and_sees_them_end():

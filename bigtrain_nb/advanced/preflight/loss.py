@@ -591,10 +591,9 @@ def _dead_layers(training):
     with calls_seen([layer for layer in layers_within(training.model) if _is_relu(layer)], note):
         for batch in training.batches[:4]:
             training.outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
-    dead_share = {place: 1 - float(np.mean(units)) for place, units in alive.items()}
-    wholly = [names[place] for place, share in dead_share.items() if share >= DEAD]
-    halves = [names[place] for place, share in dead_share.items() if MANY_DEAD < share < DEAD]
-    return wholly, halves, len(dead_share)
+    dead = {place: 1 - float(np.mean(units)) for place, units in alive.items()}
+    halves = [names[place] for place, share in dead.items() if MANY_DEAD < share < DEAD]
+    return [names[place] for place, share in dead.items() if share >= DEAD], halves, len(dead)
 
 
 def _is_relu(layer):
