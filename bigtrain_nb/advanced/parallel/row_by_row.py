@@ -71,54 +71,65 @@ class RowByRow:
             for _, is_weighted, shares in self.metrics
         ]
         trained = [one.trainable and self.takes_gradients for one in self._head.variables]
+        is_tied = [one.shape.rank == 2 and one.shape[0] == self.logits.shape[-1] for one in weights]
         upstream = self._upstream()
 
+        def turned(values):
+            """Return values with those of weights [vocabulary, width] transposed: chunks then sum their gradients as
+            the matmul returns them, and one transpose follows. Two in a row cancel, in Grappler and in XLA.
+            """
+            return [tf.transpose(one) if tied else one for one, tied in zip(values, is_tied, strict=True)]
+
         def chunk(number, losses, gradients, sums, states):
-            def of(rows):
-                return tf.slice(rows, [number * self._size] + [0] * len(rows.shape[1:]), [self._size, *rows.shape[1:]])
+            def of(values):
+                return _rows(values, number * self._size, self._size)
 
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 rows = with_mask(of(flat), None if mask is None else of(mask))
-                sources = [rows, *compress(weights, trained)]
-                tape.watch(sources)
-                logits = self._head(rows, self.logits.training, weights)
+                sources = turned(weights)
+                tape.watch([rows, *compress(sources, trained)])
+                logits = self._head(rows, self.logits.training, turned(sources))
                 with tape.stop_recording():
-                    masks = [None] * self._parts if mask_of(logits) is None else tf.split(mask_of(logits), self._parts)
-                    parts = [tf.split(one, self._parts) for one in (of(y), logits, *map(of, counts))]
-                    for its_mask, its_y, its_logits, *its_counts in zip(masks, *parts, strict=True):
-                        with tf.control_dependencies(states):
-                            states = self._updated(states, its_y, with_mask(its_logits, its_mask), *its_counts)
+                    states = self._updated(states, of(y), logits, *map(of, counts))
                 with tf.control_dependencies(states):  # last, so that gradients are written over logits
                     values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
-                of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
+                of_rows, *of_weights = tape.gradient(values, [rows, *sources], of(upstream))
                 gradients = gradients.write(number, of_rows)
-                sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, of_weights, strict=True)]
+                pairs = zip(sums, of_weights, strict=True)
+                sums = [total if one is None else total + tf.cast(one, total.dtype) for total, one in pairs]
             return number + 1, losses.write(number, values), gradients, sums, states
 
         arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
         zero = tf.compat.v1.placeholder_with_default(0.0, [])  # Grappler would keep zeros of a known size for good
-        sums = [tf.fill(one.shape, tf.cast(zero, at_least_32_bits(one.dtype))) for one in compress(weights, trained)]
+        shapes = [one.shape if asked else [] for one, asked in zip(turned(weights), trained, strict=True)]
+        sums = [tf.fill(s, tf.cast(zero, at_least_32_bits(one.dtype))) for s, one in zip(shapes, weights, strict=True)]
         _, losses, gradients, sums, states = tf.while_loop(
             lambda number, *_: number < self._chunks, chunk, (0, *arrays, sums, states), parallel_iterations=1
         )
-        losses, of_hidden, sums = tf.reshape(losses.stack(), [-1]), None, iter(sums)
+        losses, of_hidden = tf.reshape(losses.stack(), [-1]), None
         if self.takes_gradients:
             of_hidden = tf.reshape(gradients.stack(), [-1, hidden.shape[-1]])[: self._count]
             of_hidden = tf.reshape(of_hidden, tf.shape(hidden))
-        of_weights = [
-            tf.cast(next(sums), one.dtype) if asked else None for one, asked in zip(weights, trained, strict=True)
-        ]
+        each = zip(turned(sums), weights, trained, strict=True)
+        of_weights = [tf.cast(total, one.dtype) if asked else None for total, one, asked in each]
         return losses, [of_hidden, *of_weights], states
 
     def _updated(self, states, y, logits, *counts):
-        """Return the states of all metrics after these rows."""
-        before, after = iter(states), []
-        for (metric, *_), counted in zip(self.metrics, counts, strict=True):
-            after += metric.stateless_update_state([next(before) for _ in metric.variables], y, logits, counted)
-        return after
+        """Return the states of all metrics after these rows, shown in parts, each after the last."""
+        size, mask = self._size // self._parts, mask_of(logits)
+        for part in range(self._parts):
+            before, after = iter(states), []
+            with tf.control_dependencies(states):  # only what is made here waits, so the copy of a part is made here
+                its_y, its_logits, *its_counts = [_rows(one, part * size, size) for one in (y, logits, *counts)]
+            with_mask(its_logits, None if mask is None else _rows(mask, part * size, size))
+            for (metric, *_), counted in zip(self.metrics, its_counts, strict=True):
+                own = [next(before) for _ in metric.variables]
+                after += metric.stateless_update_state(own, its_y, its_logits, counted)
+            states = after
+        return states
 
     def _padded(self, values, row):
         values = tf.reshape(values, [-1, *row])
@@ -144,6 +155,10 @@ class RowByRow:
             tape.watch(zeros)
             loss = self._reduced(zeros)
         return tape.gradient(loss, zeros) * tf.cast(self.scale, self.loss.dtype)
+
+
+def _rows(values, first, count):
+    return tf.slice(values, [first] + [0] * len(values.shape[1:]), [count, *values.shape[1:]])
 
 
 def _losses(loss, y, y_pred):
