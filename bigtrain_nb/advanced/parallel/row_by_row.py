@@ -71,14 +71,7 @@ class RowByRow:
             for _, is_weighted, shares in self.metrics
         ]
         trained = [one.trainable and self.takes_gradients for one in self._head.variables]
-        is_tied = [one.shape.rank == 2 and one.shape[0] == self.logits.shape[-1] for one in weights]
         upstream = self._upstream()
-
-        def turned(values):
-            """Return values with those of weights [vocabulary, width] transposed: chunks then sum their gradients as
-            the matmul returns them, and one transpose follows. Two in a row cancel, in Grappler and in XLA.
-            """
-            return [tf.transpose(one) if tied else one for one, tied in zip(values, is_tied, strict=True)]
 
         def chunk(number, losses, gradients, sums, states):
             def of(values):
@@ -86,16 +79,15 @@ class RowByRow:
 
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 rows = with_mask(of(flat), None if mask is None else of(mask))
-                sources = turned(weights)
-                tape.watch([rows, *compress(sources, trained)])
-                logits = self._head(rows, self.logits.training, turned(sources))
+                tape.watch([rows, *compress(weights, trained)])
+                logits = self._head(rows, self.logits.training, weights)
                 with tape.stop_recording():
                     states = self._updated(states, of(y), logits, *map(of, counts))
                 with tf.control_dependencies(states):  # last, so that gradients are written over logits
                     values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
-                of_rows, *of_weights = tape.gradient(values, [rows, *sources], of(upstream))
+                of_rows, *of_weights = tape.gradient(values, [rows, *weights], of(upstream))
                 gradients = gradients.write(number, of_rows)
                 pairs = zip(sums, of_weights, strict=True)
                 sums = [total if one is None else total + tf.cast(one, total.dtype) for total, one in pairs]
@@ -104,7 +96,7 @@ class RowByRow:
         arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
         zero = tf.compat.v1.placeholder_with_default(0.0, [])  # Grappler would keep zeros of a known size for good
-        shapes = [one.shape if asked else [] for one, asked in zip(turned(weights), trained, strict=True)]
+        shapes = [one.shape if asked else [] for one, asked in zip(weights, trained, strict=True)]
         sums = [tf.fill(s, tf.cast(zero, at_least_32_bits(one.dtype))) for s, one in zip(shapes, weights, strict=True)]
         _, losses, gradients, sums, states = tf.while_loop(
             lambda number, *_: number < self._chunks, chunk, (0, *arrays, sums, states), parallel_iterations=1
@@ -113,7 +105,7 @@ class RowByRow:
         if self.takes_gradients:
             of_hidden = tf.reshape(gradients.stack(), [-1, hidden.shape[-1]])[: self._count]
             of_hidden = tf.reshape(of_hidden, tf.shape(hidden))
-        each = zip(turned(sums), weights, trained, strict=True)
+        each = zip(sums, weights, trained, strict=True)
         of_weights = [tf.cast(total, one.dtype) if asked else None for total, one, asked in each]
         return losses, [of_hidden, *of_weights], states
 
