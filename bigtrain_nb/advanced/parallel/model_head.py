@@ -1,12 +1,12 @@
 """The head of a language model: it computes logits from hidden states, each row independently."""
 
-from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 
 from bigtrain_nb.advanced.parallel.layers import ValuesFor
-from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding, patched_method
+from bigtrain_nb.advanced.shared.layers import calls_seen
+from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard
 from bigtrain_nb.train.in_place import own_class
@@ -48,13 +48,13 @@ class Head:
         self._function = Function(tensors, output)
         self._layers = [one for one in self._function.operations if isinstance(one, keras.layers.Layer)]
         inner = [one for layer in self._layers for one in layers_within(layer)]
-        self._tied = [one for one in inner if _is_stock(one.call) and one.tie_weights]
+        stock = keras.layers.ReversibleEmbedding.call
+        self._tied = [one for one in inner if getattr(one.call, "__func__", None) is stock and one.tie_weights]
         self.row = (*[1] * (len(tensors[0].shape) - 2), tensors[0].shape[-1])  # the shape of a row of hidden states
         self.dtype = tf.as_dtype(tensors[0].dtype)
         self._refuse_kinds_of_weights()
         weights = {id(weight): weight for layer in self._layers for weight in layer.weights}
-        self.variables = list(weights.values())
-        with ValuesFor([(weight, weight.value) for weight in self.variables]) as scope:
+        with ValuesFor([(weight, weight.value) for weight in weights.values()]) as scope:
             self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
         self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
 
@@ -66,9 +66,7 @@ class Head:
     def __call__(self, rows, training, values=None):
         """Return the logits of rows; tensors ``values`` replace those of the variables."""
         values = [variable.value for variable in self.variables] if values is None else values
-        with ValuesFor(zip(self.variables, values, strict=True)), ExitStack() as stack:
-            for layer in self._tied:
-                stack.enter_context(patched_method(layer, "call", partial(_tied, layer)))
+        with ValuesFor(zip(self.variables, values, strict=True)), calls_seen(self._tied, _tied_logits):
             return self._after(self._rows(rows), training)
 
     def _after(self, values, training):
@@ -106,14 +104,8 @@ def made_by(tensor):  # private: Keras
     return operation, operation._inbound_nodes[index].input_tensors
 
 
-def _is_stock(call):
-    return getattr(call, "__func__", None) is keras.layers.ReversibleEmbedding.call
-
-
-def _tied(layer, inputs, reverse=False):
+def _tied_logits(layer, call, inputs, reverse):
     """Replace ReversibleEmbedding.call, whose transpose of the embeddings copies each chunk's gradient of them."""
-    if not reverse:
-        return type(layer).call(layer, inputs)
     dtype, cap = layer.reverse_dtype or inputs.dtype, layer.logit_soft_cap
     rows = tf.reshape(tf.cast(inputs, dtype), [-1, inputs.shape[-1]])
     logits = tf.matmul(rows, keras.ops.cast(layer.embeddings, dtype), transpose_b=True)
