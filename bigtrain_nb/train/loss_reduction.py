@@ -292,7 +292,7 @@ def _shapes_for(model, x, lengths, training):
             call = tf.function(lambda x: outputs_of(model, x, training), autograph=False)
             return [output.shape for output in tf.nest.flatten(call.get_concrete_function(specs).structured_outputs)]
 
-    return [_in_thread(traced, length) for length in lengths]
+    return [in_thread(traced, length) for length in lengths]
 
 
 def _warn(model, words):
@@ -348,7 +348,7 @@ def _compared(share, loss, labels):
     """Return the kind of a loss, from its values for two pieces and for both together, and details."""
     piece, other = _drawn(loss.arguments, labels, seed=1), _drawn(loss.arguments, labels[-1:], seed=2)
     pieces = piece, piece, other, _concatenate(piece, other), _concatenate(piece, piece)
-    of_piece, again, of_other, together, doubled = _in_thread(_values, loss.call, *pieces)
+    of_piece, again, of_other, together, doubled = in_thread(_values, loss.call, *pieces)
     if not all(np.isfinite(each).all() for each in (of_piece, of_other, together)):
         raise _NotExamined("it is not finite")
     if of_piece.shape != again.shape or not _equal(of_piece, again):
@@ -362,7 +362,7 @@ def _compared(share, loss, labels):
     pairs = [(each, 2) for each in twice]
     replicas = share.reduction.replicas
     if replicas > 1:
-        pairs.append((_in_thread(_values, loss.call, _concatenate(*[piece] * replicas))[0], replicas))
+        pairs.append((in_thread(_values, loss.call, _concatenate(*[piece] * replicas))[0], replicas))
     if of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here):
         return "adds up", None
     is_mean = of_piece.ndim == 0 and _equal(together, (of_piece + of_other) / 2)
@@ -396,7 +396,7 @@ def _concatenate(*pieces):
 
 
 @tf.autograph.experimental.do_not_convert  # else a tf.function around the step would convert the thread, and warn
-def _in_thread(function, *arguments):
+def in_thread(function, *arguments):
     """Return ``function(*arguments)``, called outside of graphs and strategies."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function, *arguments).result()

@@ -267,8 +267,7 @@ def test_all_but_steps_is_stock(tmp_path):
     assert graph_of(bt.chunk_head(model, rows=False))[0] == 8 * LENGTH
 
 
-def graph_of(model):
-    """Return the largest row count of tensors [*, vocabulary] in a traced step, and all row counts."""
+def operations_of_a_step(model):
     x, y, weight = tokens(8)
 
     def step(x, y, weight):
@@ -276,7 +275,12 @@ def graph_of(model):
 
     batch = [tf.constant(each) for each in (x, y, weight)]
     graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
-    shapes = [one.shape for operation in operations_within(graph.get_operations()) for one in operation.outputs]
+    return operations_within(graph.get_operations())
+
+
+def graph_of(model):
+    """Return the largest row count of tensors [*, vocabulary] in a traced step, and all row counts."""
+    shapes = [one.shape for operation in operations_of_a_step(model) for one in operation.outputs]
     of_words = [shape for shape in shapes if shape.rank and shape.rank > 1 and shape[-1] == WORDS]
     rows = {shape[:-1].num_elements() for shape in of_words} - {WIDTH}  # a kernel is [width, vocabulary]
     return max(rows - {None}), rows
@@ -286,6 +290,23 @@ def graph_of(model):
 def test_no_logits_of_more_rows_than_a_chunk_are_in_the_graph_of_a_step(head):
     largest, rows = graph_of(bt.chunk_head(compiled(network(head)), rows=10))
     assert largest == 10 and None not in rows
+
+
+@pytest.mark.parametrize("head", ["tied", "capped"])
+def test_a_tied_head_transposes_neither_embeddings_nor_their_gradient(head):
+    operations = operations_of_a_step(bt.chunk_head(compiled(network(head)), rows=10))
+    in_loop = [one for one in operations if "while" in one.name and one.type == "Transpose"]
+    assert not [one for one in in_loop if WORDS in one.outputs[0].shape]
+
+
+def test_metrics_see_the_parts_of_a_chunk_one_after_another():
+    operations = operations_of_a_step(bt.chunk_head(compiled(network()), rows=64))
+    first, second = (one for one in operations if one.type == "Slice" and one.outputs[0].shape[-1] == WORDS)
+    earlier = [second]
+    for operation in earlier:  # grows during the loop
+        needed = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+        earlier += [one for one in needed if one not in earlier]
+    assert first in earlier
 
 
 def test_a_resumed_training_ends_where_it_would_have(tmp_path):

@@ -10,27 +10,26 @@ from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.in_place import become
+from bigtrain_nb.train.loss_reduction import in_thread
 from bigtrain_nb.train.own_step import in_own_step, is_in_own_step
 
 
 def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     """Train a language model without full logits, on about ``rows`` of them at a time; return ``model``.
 
-    Logits are [batch, length, vocabulary]: 1.6 GB in float32 for 8 x 1,024 tokens of GPT-2, and a step keeps
-    several of that size. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and
-    `evaluate` run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows.
-    Only [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
-    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 512 without a
-    GPU, else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
+    Logits are [batch, length, vocabulary]: 1.6 GB in float32 for 8 x 1,024 tokens of GPT-2, and a step keeps several of
+    that size. `fit` and `evaluate` run the head on some rows, each a position in a sequence, compute their losses,
+    metrics and gradients, and continue with the next rows (as in Hsu et al. 2024, "Liger Kernel"). Results match those
+    of full logits within rounding. ``rows`` defaults to 512 without a GPU, else 2,048: each chunk accumulates a
+    gradient of all head weights. ``rows=False`` restores full logits.
 
     The head is the last layer with weights, such as a Dense, ReversibleEmbedding or MaskedLMHead, and all that
     follows. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,
     `generate`, ``model(x)`` and saved files are unchanged. It combines with LoRA and whatever `recompute` combines
     with. Code that reads ``y_pred`` in a step, such as a custom `compute_loss`, gets full logits and a warning.
 
-    Raises ValueError, by name, for a model with a custom `call` or several outputs, and for a head that mixes rows, is
-    quantized or is sharded; in a step, for losses and metrics that change with chunking on random data: a loss that
-    compares rows, a metric of a maximum. TypeError if ``model`` is not a Keras model.
+    Raises ValueError, by name, for a model with a custom `call` or several outputs, for a head that mixes rows, is
+    quantized or is sharded, and, in a step, for losses and metrics that change with chunking on random data.
 
     Example::
 
@@ -111,7 +110,7 @@ class ChunkedHead:
         known = vars(self._compile_loss).setdefault("_known_by_rows", {})  # `compile` makes a new one
         kind = repr((y.shape[1:], y.dtype, sample_weight is None, mask_of(y_pred) is None))
         if kind not in known:
-            known[kind] = metrics_by_rows(self, rows)
+            known[kind] = in_thread(metrics_by_rows, self.name, rows)
         rows.metrics = known[kind]
         if watcher is not loss:
             specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]

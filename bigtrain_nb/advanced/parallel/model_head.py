@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.parallel.layers import ValuesFor
-from bigtrain_nb.common.keras_compat import Functional, overriding
+from bigtrain_nb.advanced.shared.layers import calls_seen
+from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard
 from bigtrain_nb.train.in_place import own_class
@@ -46,12 +47,14 @@ class Head:
         self._until = keras.Model(functional._inputs_struct, tensors, name=functional.name).call
         self._function = Function(tensors, output)
         self._layers = [one for one in self._function.operations if isinstance(one, keras.layers.Layer)]
+        inner = [one for layer in self._layers for one in layers_within(layer)]
+        stock = keras.layers.ReversibleEmbedding.call
+        self._tied = [one for one in inner if getattr(one.call, "__func__", None) is stock and one.tie_weights]
         self.row = (*[1] * (len(tensors[0].shape) - 2), tensors[0].shape[-1])  # the shape of a row of hidden states
         self.dtype = tf.as_dtype(tensors[0].dtype)
         self._refuse_kinds_of_weights()
         weights = {id(weight): weight for layer in self._layers for weight in layer.weights}
-        self.variables = list(weights.values())
-        with ValuesFor([(weight, weight.value) for weight in self.variables]) as scope:
+        with ValuesFor([(weight, weight.value) for weight in weights.values()]) as scope:
             self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
         self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
 
@@ -63,7 +66,7 @@ class Head:
     def __call__(self, rows, training, values=None):
         """Return the logits of rows; tensors ``values`` replace those of the variables."""
         values = [variable.value for variable in self.variables] if values is None else values
-        with ValuesFor(zip(self.variables, values, strict=True)):
+        with ValuesFor(zip(self.variables, values, strict=True)), calls_seen(self._tied, _tied_logits):
             return self._after(self._rows(rows), training)
 
     def _after(self, values, training):
@@ -99,3 +102,12 @@ def made_by(tensor):  # private: Keras
     """Return the layer or operation that produced a symbolic tensor, and its symbolic inputs."""
     operation, index, _ = tensor._keras_history
     return operation, operation._inbound_nodes[index].input_tensors
+
+
+def _tied_logits(layer, call, inputs, reverse):
+    """Replace ReversibleEmbedding.call, whose transpose of the embeddings copies each chunk's gradient of them."""
+    dtype, cap = layer.reverse_dtype or inputs.dtype, layer.logit_soft_cap
+    rows = tf.reshape(tf.cast(inputs, dtype), [-1, inputs.shape[-1]])
+    logits = tf.matmul(rows, keras.ops.cast(layer.embeddings, dtype), transpose_b=True)
+    logits = tf.reshape(logits, [-1, *inputs.shape[1:-1], layer.input_dim])
+    return logits if cap is None else tf.tanh(logits / cap) * cap

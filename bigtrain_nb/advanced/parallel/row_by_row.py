@@ -1,7 +1,6 @@
 """Loss, gradients and metrics of logits that exist for some rows at a time, and checks that this is correct."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -56,14 +55,13 @@ class RowByRow:
 
             return (self._reduced(values), *states), backward
 
-        loss, *states = by_chunks(self.logits.hidden, *self.logits.weights)
+        loss, *states = by_chunks(self._padded(self.logits.hidden, self._head.row), *self.logits.weights)
         return loss, states
 
-    def _loop(self, hidden, *weights):
-        """Return the loss of each row, the gradients of hidden states and weights, and the states of the metrics."""
+    def _loop(self, flat, *weights):
+        """Return the loss of each row, the gradients of rows and weights, and the states of the metrics."""
         one = self._head.row[:-1]
-        flat = self._padded(hidden, self._head.row)
-        y = self._padded(self.y, [*one, *self.y.shape[hidden.shape.rank - 1 :]])
+        y = self._padded(self.y, [*one, *self.y.shape[self.logits.shape.rank - 1 :]])
         mask = mask_of(self.logits)
         mask = None if mask is None else self._padded(mask, one)
         counts = [
@@ -74,51 +72,48 @@ class RowByRow:
         upstream = self._upstream()
 
         def chunk(number, losses, gradients, sums, states):
-            def of(rows):
-                return tf.slice(rows, [number * self._size] + [0] * len(rows.shape[1:]), [self._size, *rows.shape[1:]])
-
+            of = partial(_rows, number * self._size, self._size)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 rows = with_mask(of(flat), None if mask is None else of(mask))
-                sources = [rows, *compress(weights, trained)]
-                tape.watch(sources)
+                tape.watch([rows, *compress(weights, trained)])
                 logits = self._head(rows, self.logits.training, weights)
                 with tape.stop_recording():
-                    masks = [None] * self._parts if mask_of(logits) is None else tf.split(mask_of(logits), self._parts)
-                    parts = [tf.split(one, self._parts) for one in (of(y), logits, *map(of, counts))]
-                    for its_mask, its_y, its_logits, *its_counts in zip(masks, *parts, strict=True):
-                        with tf.control_dependencies(states):
-                            states = self._updated(states, its_y, with_mask(its_logits, its_mask), *its_counts)
+                    states = self._updated(states, of(y), logits, *map(of, counts))
                 with tf.control_dependencies(states):  # last, so that gradients are written over logits
                     values = _losses(self.loss, of(y), logits)
                 values = tf.reshape(values, [-1])
             if self.takes_gradients:
-                of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
+                of_rows, *of_weights = tape.gradient(values, [rows, *weights], of(upstream))
                 gradients = gradients.write(number, of_rows)
-                sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, of_weights, strict=True)]
+                pairs = zip(sums, of_weights, strict=True)
+                sums = [total if one is None else total + tf.cast(one, total.dtype) for total, one in pairs]
             return number + 1, losses.write(number, values), gradients, sums, states
 
-        arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
+        arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, flat.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
         zero = tf.compat.v1.placeholder_with_default(0.0, [])  # Grappler would keep zeros of a known size for good
-        sums = [tf.fill(one.shape, tf.cast(zero, at_least_32_bits(one.dtype))) for one in compress(weights, trained)]
+        shapes = [one.shape if asked else [] for one, asked in zip(weights, trained, strict=True)]
+        sums = [tf.fill(s, tf.cast(zero, at_least_32_bits(one.dtype))) for s, one in zip(shapes, weights, strict=True)]
         _, losses, gradients, sums, states = tf.while_loop(
             lambda number, *_: number < self._chunks, chunk, (0, *arrays, sums, states), parallel_iterations=1
         )
-        losses, of_hidden, sums = tf.reshape(losses.stack(), [-1]), None, iter(sums)
-        if self.takes_gradients:
-            of_hidden = tf.reshape(gradients.stack(), [-1, hidden.shape[-1]])[: self._count]
-            of_hidden = tf.reshape(of_hidden, tf.shape(hidden))
-        of_weights = [
-            tf.cast(next(sums), one.dtype) if asked else None for one, asked in zip(weights, trained, strict=True)
-        ]
-        return losses, [of_hidden, *of_weights], states
+        of_rows = tf.reshape(gradients.stack(), tf.shape(flat)) if self.takes_gradients else None
+        each = zip(sums, weights, trained, strict=True)
+        of_weights = [tf.cast(total, one.dtype) if asked else None for total, one, asked in each]
+        return tf.reshape(losses.stack(), [-1]), [of_rows, *of_weights], states
 
     def _updated(self, states, y, logits, *counts):
-        """Return the states of all metrics after these rows."""
-        before, after = iter(states), []
-        for (metric, *_), counted in zip(self.metrics, counts, strict=True):
-            after += metric.stateless_update_state([next(before) for _ in metric.variables], y, logits, counted)
-        return after
+        """Return the states of all metrics after these rows, shown in parts, each after the last."""
+        size, mask = self._size // self._parts, mask_of(logits)
+        for part in range(self._parts):
+            with tf.control_dependencies(states):  # only what is made here waits, so the copy of a part is made here
+                its_y, its_logits, *its_counts = [_rows(part * size, size, one) for one in (y, logits, *counts)]
+            with_mask(its_logits, None if mask is None else _rows(part * size, size, mask))
+            for (metric, *_), counted in zip(self.metrics, its_counts, strict=True):
+                many = len(metric.variables)  # move to the end, so that each metric finds its own in front
+                updated = metric.stateless_update_state(states[:many], its_y, its_logits, counted)
+                states = [*states[many:], *updated]
+        return states
 
     def _padded(self, values, row):
         values = tf.reshape(values, [-1, *row])
@@ -146,6 +141,10 @@ class RowByRow:
         return tape.gradient(loss, zeros) * tf.cast(self.scale, self.loss.dtype)
 
 
+def _rows(first, count, values):
+    return tf.slice(values, [first] + [0] * len(values.shape[1:]), [count, *values.shape[1:]])
+
+
 def _losses(loss, y, y_pred):
     """Return the loss of each row, by the class's own ``call``: that of the object may be watched."""
     values = type(loss).call(loss, tf.cast(y, loss.dtype), tf.cast(y_pred, loss.dtype))
@@ -162,21 +161,12 @@ def _places(leading, weight, shares):
     return places / tf.cast(tf.shape(places)[1], tf.float32) if shares else places
 
 
-# Checks
-
-
-@tf.autograph.experimental.do_not_convert  # AutoGraph would convert the thread, and warn
 def metrics_by_rows(model, given):
     """Return the metrics of a `RowByRow` that has pairs of a metric and whether it is weighted, with how they count.
 
     Raises ValueError for a loss or metric that is not a sum over rows: both are computed on random data for six
-    positions, in full and in chunks of two rows, outside of graphs and strategies.
+    positions, in full and in chunks of two rows, which must be outside of graphs and strategies.
     """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_examined, model.name, given).result()
-
-
-def _examined(model, given):
     y, logits, mask, weight = _drawn(given)
     whole, leading = with_mask(logits, mask), logits.shape[:-1]
 
