@@ -92,14 +92,13 @@ class RowByRow:
         arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, flat.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
         zero = tf.compat.v1.placeholder_with_default(0.0, [])  # Grappler would keep zeros of a known size for good
-        shapes = [one.shape if asked else [] for one, asked in zip(weights, trained, strict=True)]
-        sums = [tf.fill(s, tf.cast(zero, at_least_32_bits(one.dtype))) for s, one in zip(shapes, weights, strict=True)]
+        pairs = [*zip(weights, trained, strict=True)]
+        sums = [tf.fill(one.shape if asked else [], tf.cast(zero, at_least_32_bits(one.dtype))) for one, asked in pairs]
         _, losses, gradients, sums, states = tf.while_loop(
             lambda number, *_: number < self._chunks, chunk, (0, *arrays, sums, states), parallel_iterations=1
         )
         of_rows = tf.reshape(gradients.stack(), tf.shape(flat)) if self.takes_gradients else None
-        each = zip(sums, weights, trained, strict=True)
-        of_weights = [tf.cast(total, one.dtype) if asked else None for total, one, asked in each]
+        of_weights = [tf.cast(s, one.dtype) if asked else None for s, (one, asked) in zip(sums, pairs, strict=True)]
         return tf.reshape(losses.stack(), [-1]), [of_rows, *of_weights], states
 
     def _updated(self, states, y, logits, *counts):
