@@ -11,6 +11,7 @@ and checks that refuse settings.
 import inspect
 import math
 import os
+import zlib
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
@@ -42,6 +43,7 @@ from bigtrain_nb.common.keras_compat import (
 from bigtrain_nb.common.layers import scale_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
+    all_gather,
     full_variable,
     full_weights,
     is_shard,
@@ -422,9 +424,8 @@ class Model(keras.Model):
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
         callbacks = _callbacks_of(super().fit, args, kwargs)
-        backs_up = any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks)
-        if backs_up and several_workers(self.distribute_strategy):  # they may restore different steps
-            raise ValueError("BackupAndRestore works in one worker: with several, use bt.Resume, in one folder")
+        if several_workers(self.distribute_strategy):
+            _refuse_backups(self.distribute_strategy, callbacks)
         _refuse_other_strategy(self)
         with self._reading(callbacks):
             return super().fit(*args, **kwargs)
@@ -656,6 +657,21 @@ def _refuse_other_scope(model):
             f"{model.name} was built in the scope of a strategy with {replicas} replicas, but compiled outside of it,"
             " where the optimizer's variables would be on one device only: create the optimizer and call compile in"
             " the same scope, with strategy.scope():"
+        )
+
+
+def _refuse_backups(strategy, callbacks):
+    """Raise ValueError if workers back up into one folder, which each deletes, or would restore different steps."""
+    backups = [one for one in callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
+    folder = "".join(os.path.abspath(one.backup_dir) for one in backups if one.delete_checkpoint)
+    paths = [os.path.join(one.backup_dir, "training_metadata.json") for one in backups]
+    restored = "".join(tf.io.gfile.GFile(path).read() for path in paths if tf.io.gfile.exists(path))
+    own = [zlib.crc32(text.encode()) for text in (folder, restored)]
+    folders, steps = all_gather(strategy, tf.identity)(tf.constant(own, tf.int64)).T.tolist()
+    if len(set(steps)) > 1 or any(folders.count(one) > len(strategy.extended.worker_devices) for one in folders if one):
+        raise ValueError(
+            "BackupAndRestore in several workers, which share a backup_dir, although each deletes it at the end, or"
+            " would restore different steps: use bt.Resume, whose folder all share, or a new backup_dir for each worker"
         )
 
 

@@ -87,8 +87,15 @@ def main(folder, results):
         backup = keras.callbacks.BackupAndRestore(f"{results}/backup")
         model.fit(in_files(Path(folder)), None, None, 1, 0, [backup])  # the sixth argument is callbacks
     except ValueError as error:
-        found["backup"] = str(error)
+        found["one folder for all backups"] = str(error)
     worker = strategy.cluster_resolver.task_id
+    own = Path(results, f"backup-{worker}")
+    own.mkdir()
+    (own / "training_metadata.json").write_text(json.dumps({"epoch": worker, "batch": 0}))
+    try:
+        model.fit(in_files(Path(folder)), verbose=0, callbacks=keras.callbacks.BackupAndRestore(own))
+    except ValueError as error:
+        found["backups of different epochs"] = str(error)
     Path(results, f"{worker}.json").write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
 """Two workers train each example once per epoch, in the batches of one device, or report why they cannot."""
 
 import json
+import re
 
 import pytest
 import shared_data
@@ -32,9 +33,15 @@ def test_each_example_is_trained_once_and_each_worker_has_half_of_each_batch(kin
         assert together == [list(range(start, start + BATCH)) for start in range(0, EXAMPLES, BATCH)]
 
 
-def test_backups_of_several_workers_are_refused_and_resume_named(found):
+def test_backups_of_all_workers_in_one_folder_are_refused_and_resume_named(found):
     for of_worker in found:
-        assert of_worker["backup"].startswith("BackupAndRestore works in one worker: with several, use bt.Resume")
+        assert "in several workers" in of_worker["one folder for all backups"]
+        assert "bt.Resume" in of_worker["one folder for all backups"]
+
+
+def test_backups_of_different_epochs_are_refused_by_all_workers_and_resume_named(found):
+    for of_worker in found:
+        assert re.search("would restore different steps: use bt.Resume", of_worker["backups of different epochs"])
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - IN_ONE_ORDER - {"what is ready first"}))

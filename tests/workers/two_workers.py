@@ -73,14 +73,14 @@ def saving(folder):
     ]
 
 
-def files(strategy, model, folder):
+def files(strategy, model, folder, *more):
     """Save to the same paths from both workers; return {file: is it complete?}, also of the callbacks' files."""
     model.save(f"{folder}/model.keras")
     model.save(f"{folder}/model.h5")
     model.save_weights(f"{folder}/model.weights.h5")
     all_gather(strategy, tf.identity)(tf.constant(0))  # the chief has written
     found = {}
-    for name in ("best.keras", "best.weights.h5", "model.keras", "model.h5", "model.weights.h5"):
+    for name in ("best.keras", "best.weights.h5", "model.keras", "model.h5", "model.weights.h5", *more):
         if name.endswith(".weights.h5"):
             loaded = net(tf.distribute.get_strategy())
             loaded.load_weights(f"{folder}/{name}")
@@ -109,9 +109,10 @@ def train(strategy, steps=3, callbacks=()):
 
 def trained(strategy):
     folder = f"{sys.argv[1]}/files"
-    Path(folder).mkdir(parents=True, exist_ok=True)  # Keras' callbacks create it too, in a race
-    model, results = train(strategy, callbacks=saving(folder))
-    whole = files(strategy, model, folder)
+    Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks create it too, in a race
+    backup = keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False)
+    model, results = train(strategy, callbacks=[*saving(folder), backup])
+    whole = files(strategy, model, folder, "backup/latest.weights.h5")
     return results | {"files": whole, "collectives": reductions(graph_of_step(strategy, model))}
 
 
