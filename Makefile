@@ -26,7 +26,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
-# TensorFlow uses oneDNN by itself only on CPUs with AVX-512 VNNI; with AVX2 it is faster too. A value of yours stays.
+# TensorFlow leaves oneDNN off on most CPUs without AVX-512 VNNI; with AVX2 it is faster too. A value of yours stays.
 ifeq "$(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null && ! grep -qw avx512_vnni /proc/cpuinfo && echo avx2)" "avx2"
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 endif

@@ -45,6 +45,7 @@ def passes_figure(steps) -> Figure:
     MiB), ...], all times in seconds.
     """
     figure, panels = canvas(3.6, len(steps), rows=2)
+    longest = max(1000 * (backward[-1][1] - forward[0][0]) for forward, backward, _ in steps.values())
     for place, (title, (forward, backward, memory)) in enumerate(steps.items()):
         passes, below = panels[place], panels[len(steps) + place]
         zero = forward[0][0]
@@ -58,7 +59,7 @@ def passes_figure(steps) -> Figure:
         mebibytes = [amount for _, amount in memory]
         below.fill_between(times, mebibytes, color=INK, alpha=0.15, linewidth=0)
         below.plot(times, mebibytes, color=INK, linewidth=1.2)
-        below.set_ylim(bottom=0)
+        below.set(xlim=(0, 1.02 * longest), ylim=(0, None))
         grid(below, "y")
         label(below, "milliseconds")
     label(panels[len(steps)], "milliseconds", "memory, MiB")

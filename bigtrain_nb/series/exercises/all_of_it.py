@@ -124,7 +124,7 @@ def colleagues_step(model, optimizer, examples):
     returns="a function step() -> examples that it took",
     minutes=20,
     difficulty=4,
-    seconds=120,
+    seconds=240,
 )
 def _check_next_step(answer):
     """Where does the time go? Into four small forward passes, and hundreds of operations that Python launches one by
