@@ -19,7 +19,6 @@ from bigtrain_nb.common.keras_compat import (
     layers_that_add_losses,
     mask_of,
     outputs_of,
-    overriding,
 )
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
@@ -78,8 +77,11 @@ def _mean(values):
     return tf.math.divide_no_nan(tf.reduce_sum(tf.cast(values, tf.float32)), tf.cast(tf.size(values), tf.float32))
 
 
-def check_losses(share, y_pred, sample_weight, watched, training):
-    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`."""
+def check_losses(share, y_pred, sample_weight, watched, training, has_own):
+    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`.
+
+    ``has_own``: whether the model has a custom `compute_loss`.
+    """
     _, called, received, is_only_loss = _calls(y_pred, sample_weight, watched)
     model, kind, has_mask = share.model, share.loss_reduction, any(mask is not None for _, mask in received)
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
@@ -89,7 +91,7 @@ def check_losses(share, y_pred, sample_weight, watched, training):
         _check_values(share, loss)
     layers = layers_that_add_losses(model) if model.losses else []
     ignoring = [loss.name for loss in called if loss.mask is not None]
-    if not ignoring and ("compute_loss" in vars(model) or overriding(model, "compute_loss")):
+    if has_own and not ignoring:
         _check_values(share, _own_compute_loss(share, y_pred, training))
     is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and has_mask)
     adding = [layer.name for layer in layers if is_weighted or not adds_a_mean_only(layer)]

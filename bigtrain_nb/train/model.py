@@ -356,9 +356,10 @@ class Model(keras.Model):
             y_pred = outputs_of(self, x, training)
         with count_by_examples(self, share.examples, share.times), losses_watched(self) as watched:
             loss = as_scalar(super()._compute_loss(x, y, y_pred, sample_weight, training))
+            has_own = "compute_loss" in vars(self) or overriding(self, "compute_loss")
         if not share.is_partial:
             return y_pred, loss, None
-        check_losses(share, y_pred, sample_weight, watched, training)
+        check_losses(share, y_pred, sample_weight, watched, training, has_own)
         return y_pred, loss, unmasked_share(share, y_pred, sample_weight, watched)
 
     def _update(self, step, share):
