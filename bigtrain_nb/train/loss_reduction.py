@@ -78,10 +78,7 @@ def _mean(values):
 
 
 def check_losses(share, y_pred, sample_weight, watched, training, has_own):
-    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`.
-
-    ``has_own``: whether the model has a custom `compute_loss`.
-    """
+    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`."""
     _, called, received, is_only_loss = _calls(y_pred, sample_weight, watched)
     model, kind, has_mask = share.model, share.loss_reduction, any(mask is not None for _, mask in received)
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
