@@ -217,7 +217,7 @@ def _traced(function, arguments):
 
 @contextmanager
 def captured_variables_kept(function, arguments):
-    """Restore the variables that a function reads or assigns, such as the state of a `tf.random.Generator`."""
+    """Restore the variables that a function reads or assigns, as of a `tf.random.Generator`; no public call does."""
     with keras.StatelessScope():
         captured = [handle for handle, _ in _traced(function, arguments).captures if handle.dtype == tf.resource]
     kinds = [(handle, handle._handle_data.shape_and_type) for handle in captured]

@@ -40,6 +40,6 @@ def examples_in(batch, name="source"):
     if not shape or not shape[0]:
         raise ValueError(
             f"{name} yielded {type(first).__name__} of shape {shape}, with no examples along a leading dimension:"
-            " batch it first, as in dataset.batch(32), without scalars; of a distributed dataset, give the one before"
+            " batch it first, as in dataset.batch(32), and leave out scalars; a distributed dataset: give its original"
         )
     return int(shape[0])

@@ -671,7 +671,7 @@ def _refuse_backups(strategy, callbacks):
     folders, steps = all_gather(strategy, tf.identity)(tf.constant(own, tf.int64)).T.tolist()
     if len(set(steps)) > 1 or any(folders.count(one) > len(strategy.extended.worker_devices) for one in folders if one):
         raise ValueError(
-            "BackupAndRestore in several workers, which share a backup_dir, although each deletes it at the end, or"
+            "BackupAndRestore in several workers: they share one backup_dir, which each deletes at the end, or they"
             " would restore different steps: use bt.Resume, whose folder all share, or a new backup_dir for each worker"
         )
 

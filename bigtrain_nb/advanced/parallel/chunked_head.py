@@ -28,8 +28,9 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     `generate`, ``model(x)`` and saved files are unchanged. It combines with LoRA and whatever `recompute` combines
     with. Code that reads ``y_pred`` in a step, such as a custom `compute_loss`, gets full logits and a warning.
 
-    Raises ValueError, by name, for a model with a custom `call` or several outputs, for a head that mixes rows, is
-    quantized or is sharded, and, in a step, for losses and metrics that change with chunking on random data.
+    Raises ValueError, by name, for a model with a custom `call` or several outputs, and for a head that mixes rows, is
+    quantized or is sharded; in a step, for losses and metrics that change with chunking on random data: a loss that
+    compares rows, a metric of a maximum. TypeError if ``model`` is not a Keras model.
 
     Example::
 
