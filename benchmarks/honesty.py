@@ -26,7 +26,6 @@ from bigtrain_nb.measure.intervals import INSTANCE_SCATTER, expected_scatter, ra
 from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import TIGHT, Ratio
 from bigtrain_nb.measure.rounds import INTERIM_CHECKS, LEAST_ROUNDS, Rounds
-from bigtrain_nb.measure.source import PARTS
 
 BATCH = 66
 SECONDS = 4.0
@@ -36,7 +35,7 @@ TRUTHS = (1.25, 1.5, 3)
 SIMULATED = {0.07: 40, 0.16: 8, 0.35: 4}
 """{noise of a window: rounds in four seconds}: a step, a pipeline, a pipeline with slowly filling buffers."""
 SEEN = 0.25
-"""Fraction of a simulated window's variance visible in its parts; 0.2 to 0.6 in real ones on a busy machine."""
+"""Fraction of a simulated window's variance visible in its halves; 0.2 to 0.6 in real ones on a busy machine."""
 
 
 def step():
@@ -105,9 +104,9 @@ def simulated(noise, rounds, pieces, dice):
     for _ in range(pieces):
         luck = dice.normal(0, INSTANCE_SCATTER, 2)
         between = noise * math.sqrt((1 - SEEN) / 2) * dice.standard_t(4, (rounds, 2))
-        parts = noise * math.sqrt(SEEN * PARTS / 2) * dice.standard_t(4, (PARTS, rounds, 2))
-        seen = parts.std(axis=0, ddof=1) / math.sqrt(PARTS)
-        found.append(np.array([luck + between + parts.mean(axis=0), seen]))
+        halves = noise * math.sqrt(SEEN) * dice.standard_t(4, (2, rounds, 2))
+        seen = abs(halves[0] - halves[1]) / 2
+        found.append(np.array([luck + between + halves.mean(axis=0), seen]))
     return found
 
 
@@ -205,7 +204,7 @@ def main():
     beside = " Beside a busy loop." if arguments.busy else ""
     text = (
         f"{in_words(about)} Instances of simulated sources differ by {100 * INSTANCE_SCATTER:.0f} %, and the"
-        f" parts of a window show {100 * SEEN:.0f} % of its variance.{beside}\n\n{table(head, rows)}"
+        f" halves of a window show {100 * SEEN:.0f} % of its variance.{beside}\n\n{table(head, rows)}"
     )
     found = {kind: [piece.tolist() for piece in pieces] for kind, pieces in all_pieces.items()}
     finish(arguments, "honesty", text, {"facts": about, "found": found})

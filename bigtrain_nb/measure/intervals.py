@@ -9,7 +9,7 @@ SCATTER, SCATTER_ROUNDS = 0.25, 3
 """Prior: the logarithm of a ratio has a standard deviation of 0.25 between rounds. It has the weight of 3 rounds."""
 BETWEEN, WITHIN = 0.12, 2.0
 """Prior where the noise within windows is known: 0.12 between rounds plus twice that noise, added in quadrature and at
-most `SCATTER`. The factor of two is there because windows differ by more than their parts show."""
+most `SCATTER`. The factor of two is there because windows differ by more than their halves show."""
 INSTANCE_SCATTER, LUCK_INSTANCES = 0.03, 2
 """Prior: instances of one source have a standard deviation of 3 %, with the weight of 2 instances. The measurements
 behind these constants are in benchmarks/README.md, "Does the measuring tell the truth?"."""
@@ -54,7 +54,7 @@ def expected_scatter(noise, of_other):
     """Return the expected standard deviation between rounds of the logarithm of a ratio, before seeing its values.
 
     ``noise`` and ``of_other``: the standard errors of the logarithm of each source's rate in a window, estimated from
-    the parts of windows; None if unknown. They do not include variation between windows.
+    the halves of windows; None if unknown. They do not include variation between windows.
     """
     if noise is None or of_other is None:
         return SCATTER

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Mapping
 from numbers import Integral
 
-import numpy as np
-
 from bigtrain_nb.measure.at_rest import wait_for_gpus, wait_until_idle
 from bigtrain_nb.measure.sources import examples_in, has_end, is_source
 
@@ -23,8 +21,6 @@ STILL_BUFFERED = 1.25
 """Multiple of the steady rate above which a slice of a drain consumed buffered batches."""
 LONGEST_PASS = 0.3
 """Seconds. Shorter passes are measured to their end."""
-STEP_PARTS, PARTS = 2, 4
-"""Number of separately timed parts of a window, of a step and of an iterator: their scatter estimates its noise."""
 PREFETCHED = 8
 """Batches, instead of TensorFlow's prefetch: its buffer doubles whenever it is empty, and takes seconds to fill."""
 KEPT = 16
@@ -133,18 +129,16 @@ class Source:
     def measure_window(self, seconds, batches):
         """Return examples, seconds and noise of one measurement window; an iterator starts idle, with empty buffers.
 
-        The noise is the standard error of the logarithm of the rate, estimated from the parts of the window.
+        The noise is the standard error of the logarithm of the rate, estimated from its two halves.
         """
         if not self.is_step:
             wait_until_idle(self.progress.tick)
             self._drain()
-        number = STEP_PARTS if self.is_step else PARTS
-        least = seconds / number, math.ceil(batches / number)
-        parts = [self.run(*least) for _ in range(number - 1)]
-        parts.append(self.run_passes(*least, sum(count for _, count, _ in parts)))
-        rates = [examples / took for examples, _, took in parts]
-        noise = np.log(rates).std(ddof=1) / math.sqrt(number)
-        return sum(examples for examples, _, _ in parts), sum(took for *_, took in parts), float(noise)
+        half = seconds / 2, math.ceil(batches / 2)
+        examples, count, took = self.run(*half)
+        more, _, longer = self.run_passes(*half, count)
+        noise = abs(math.log(examples / took) - math.log(more / longer)) / 2
+        return examples + more, took + longer, noise
 
     def release(self):
         """Release all iterators, in a thread: TensorFlow may block for a second while it destroys one."""

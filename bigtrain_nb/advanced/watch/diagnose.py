@@ -173,7 +173,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
     reader = Source(dataset, "the dataset", Progress(None))
-    reader.can_repeat = False  # `repeat` would add a stage
+    reader.is_dataset = False  # `repeat` and `prefetch` would add stages
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
     times.nanoseconds.clear()
