@@ -10,14 +10,20 @@ LONGEST_REST = 1.0
 
 
 def wait_until_idle(tick):
-    """Wait, for at most a second, until this process and its children are idle; call ``tick()`` meanwhile."""
+    """Wait, for at most a second, until this process and its children are idle; call ``tick()`` meanwhile.
+
+    Return whether they were busy.
+    """
+    is_busy = False
     until, used = time.perf_counter() + LONGEST_REST, own_cpu_seconds() - time.thread_time()
     while time.perf_counter() < until:
         time.sleep(0.01)
         tick()
         used, before = own_cpu_seconds() - time.thread_time(), used
         if used - before < 0.002:
-            return
+            break
+        is_busy = True
+    return is_busy
 
 
 def wait_for_gpus():

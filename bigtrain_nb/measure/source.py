@@ -54,6 +54,8 @@ class Source:
         self.unit = None if self.is_step else "examples/s"
         self.has_end = not self.is_step and has_end(made)
         self.is_dataset = hasattr(made, "repeat") and hasattr(made, "prefetch")
+        self.has_buffers = not self.is_step
+        """A step may read from a pipeline: then it works in the background before some window."""
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
         """Exhausted iterators, the oldest first. `release` destroys them, so that this does not slow a measurement."""
@@ -131,8 +133,8 @@ class Source:
 
         The noise is the standard error of the logarithm of the rate, estimated from its two halves.
         """
-        if not self.is_step:
-            wait_until_idle(self.progress.tick)
+        self.has_buffers |= wait_until_idle(self.progress.tick)
+        if self.has_buffers:
             self._drain()
         half = seconds / 2, math.ceil(batches / 2)
         examples, count, took = self.run(*half)

@@ -81,10 +81,14 @@ def gate():
 
 @pytest.fixture
 def clock(monkeypatch):
+    def idle(_):
+        clock.spend(0.003)
+        return False
+
     clock = Clock()
     monkeypatch.setattr(source, "now", clock)
     monkeypatch.setattr(progress, "now", clock)
-    monkeypatch.setattr(source, "wait_until_idle", lambda _: clock.spend(0.003))
+    monkeypatch.setattr(source, "wait_until_idle", idle)
     monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.0)
     monkeypatch.setattr(rounds, "gc", SimpleNamespace(collect=lambda: None))  # slow, and sources here are no garbage
     return clock

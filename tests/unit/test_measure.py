@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from clocks import Source, pair
 
+from bigtrain_nb.measure import source
 from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.source import Source as Measured
@@ -188,6 +189,23 @@ def test_a_drain_goes_on_while_batches_lie_ready_also_where_one_pull_waits(clock
         made.pull()
     examples, seconds, _ = made.measure_window(0.15, 8)
     assert examples / seconds == pytest.approx(3200)
+
+
+def test_a_step_that_reads_ahead_in_the_background_is_measured_without_its_buffer(clock, monkeypatch):
+    """While the process waits to be idle, the step's pipeline fills its buffer of five batches: these cost a tenth."""
+    buffered = [0]
+
+    def step():
+        clock.spend(0.01 if buffered[0] else 0.1)
+        buffered[0] = max(0, buffered[0] - 1)
+
+    busy = iter([True, False])  # the second time, its buffer is full already
+    monkeypatch.setattr(source, "wait_until_idle", lambda _: buffered.__setitem__(0, 5) or next(busy))
+    made = Measured(step, "step", Progress(None))
+    made.warm_up(10)
+    for _ in range(2):
+        steps, seconds, _ = made.measure_window(0.2, 2)
+        assert steps / seconds == pytest.approx(10)
 
 
 def test_of_short_passes_whole_ones_are_measured(clock):
