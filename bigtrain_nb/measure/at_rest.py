@@ -5,17 +5,14 @@ import time
 
 from bigtrain_nb.common.hardware import own_cpu_seconds
 
-LONGEST_REST = 1.0
-"""Seconds."""
 
-
-def wait_until_idle(tick):
-    """Wait, for at most a second, until this process and its children are idle; call ``tick()`` meanwhile.
+def wait_until_idle(tick, longest):
+    """Wait, for at most ``longest`` seconds, until this process and its children are idle; call ``tick()`` meanwhile.
 
     Return whether they were busy.
     """
     is_busy = False
-    until, used = time.perf_counter() + LONGEST_REST, own_cpu_seconds() - time.thread_time()
+    until, used = time.perf_counter() + longest, own_cpu_seconds() - time.thread_time()
     while time.perf_counter() < until:
         time.sleep(0.01)
         tick()

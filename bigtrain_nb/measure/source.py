@@ -15,6 +15,8 @@ from bigtrain_nb.measure.sources import examples_in, has_end, is_source
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
 """Seconds: a warm-up slice of a step, one of an iterator, and the limit on waiting for two slices to agree."""
+LONGEST_REST, RESTS = 1.0, 3
+"""Seconds, and windows: the limit on waiting until all sources have filled their buffers. The longer one counts."""
 DRAIN_SLICE, LONGEST_DRAIN = 0.05, 1.0
 """Seconds. Buffers are empty once a slice, or a longer batch, is not much faster than the end of the warm-up."""
 STILL_BUFFERED = 1.25
@@ -133,7 +135,7 @@ class Source:
 
         The noise is the standard error of the logarithm of the rate, estimated from its two halves.
         """
-        self.has_buffers |= wait_until_idle(self.progress.tick)
+        self.has_buffers |= wait_until_idle(self.progress.tick, max(LONGEST_REST, RESTS * seconds))
         if self.has_buffers:
             self._drain()
         half = seconds / 2, math.ceil(batches / 2)

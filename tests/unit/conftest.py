@@ -81,7 +81,7 @@ def gate():
 
 @pytest.fixture
 def clock(monkeypatch):
-    def idle(_):
+    def idle(tick, longest):
         clock.spend(0.003)
         return False
 

@@ -200,7 +200,7 @@ def test_a_step_that_reads_ahead_in_the_background_is_measured_without_its_buffe
         buffered[0] = max(0, buffered[0] - 1)
 
     busy = iter([True, False])  # the second time, its buffer is full already
-    monkeypatch.setattr(source, "wait_until_idle", lambda _: buffered.__setitem__(0, 5) or next(busy))
+    monkeypatch.setattr(source, "wait_until_idle", lambda *_: buffered.__setitem__(0, 5) or next(busy))
     made = Measured(step, "step", Progress(None))
     made.warm_up(10)
     for _ in range(2):

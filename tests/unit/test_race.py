@@ -31,7 +31,7 @@ class Noisy(Source):
 
 def noisy_races(monkeypatch, speed):
     """Return a race of the 24 choices for each seed; `speed(settings)` is their speed."""
-    monkeypatch.setattr(source, "wait_until_idle", lambda _: False)
+    monkeypatch.setattr(source, "wait_until_idle", lambda *_: False)
     races = []
     for seed in range(SEEDS):
         clock = Clock()
