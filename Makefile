@@ -1,38 +1,38 @@
-# make lab     make your copies of the notebooks, in my/, the evening's too, and open the first in JupyterLab
-# make test    style, and the first tier of the tests: each promise once, all exercises, all notebooks, a browser session
-# make test-all  the second tier too: each promise in all its settings, and what takes long
+# make lab     copy the notebooks and short tracks to my/, and open the first in JupyterLab
+# make test    lint and the first tier of tests: each feature once, all exercises, all notebooks, a browser session
+# make test-all  the second tier too: each feature in all settings, and long tests
 # make render  execute the notebooks that changed and store their outputs
-# make book    the executed notebooks as static pages with a search, in build/book
-# make bench   compare pipeline and training with their peers, plans with what was measured (long)
-# make engines install Ray, and run by hand what needs it or a firewall (long)
+# make book    build static pages with a search from the executed notebooks, in build/book
+# make bench   compare pipeline and training with their peers, and plans with measurements (long)
+# make engines install Ray, and run the tests that need it or a firewall (long)
 # make lint    style and spelling
-# make gpu     the tests for a machine with NVIDIA GPUs: does what is promised hold there?
-# Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.
+# make gpu     the tests for a machine with NVIDIA GPUs
+# Each sets up .venv first if necessary. PYTHON=/path/to/python3.12 chooses the Python of .venv.
 
-# .venv/ready is written when a set-up has ended. It holds the Python that .venv was made from, and the folder.
+# .venv/ready is written when set-up is complete. It holds the path of the Python used, and the folder.
 READY := .venv/ready
-# A Python that fits prints where it is; seen from inside .venv, where the one is that .venv was made from.
+# A suitable Python prints its path; inside .venv, that of the Python that .venv was created with.
 FITS := import os, sys, venv, ensurepip; assert (3, 11) <= sys.version_info[:2] <= (3, 13); \
     print(os.path.realpath(sys.executable))
 ifndef PYTHON
 PYTHON := $(shell head -n 1 $(READY) 2>/dev/null || \
     for name in python3.13 python3.12 python3.11 python3; do $$name -c "$(FITS)" 2>/dev/null && break; done)
 endif
-# CUDA's libraries come with it where there is an NVIDIA GPU.
+# Includes CUDA's libraries if there is an NVIDIA GPU.
 EXTRAS = workbook,book,test,hub$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
 PY := .venv/bin/python
 TESTS := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# The kernels of this environment come before any that the user has installed elsewhere.
+# Prefer the kernels of this environment to those installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
-# TensorFlow leaves oneDNN off on most CPUs without AVX-512 VNNI; with AVX2 it is faster too. A value of yours stays.
+# TensorFlow leaves oneDNN off on most CPUs without AVX-512 VNNI; with AVX2 it is faster too. Your own setting is kept.
 ifeq "$(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null && ! grep -qw avx512_vnni /proc/cpuinfo && echo avx2)" "avx2"
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 endif
 
 .PHONY: lab test test-all render book bench engines lint gpu
-# With another Python, or in another place than last time, what is ready is so no more.
+# With another Python, or in another folder than last time, set up again.
 ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
 .PHONY: $(READY)
 endif
@@ -80,7 +80,7 @@ gpu: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c "$(FITS)" >/dev/null 2>&1 || { echo "Python 3.11 to 3.13 with its venv module is needed, and" \
 	    "$(or $(PYTHON),none on PATH) is not: install one, or name it with make PYTHON=/path/to/python3.12"; exit 1; }
-	@echo "Making .venv with $(PYTHON): some minutes when packages must be downloaded first"
+	@echo "Creating .venv with $(PYTHON): this takes minutes if packages must be downloaded"
 	rm -rf .venv
 	"$(PYTHON)" -m venv .venv
 	$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"

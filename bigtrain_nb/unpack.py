@@ -1,13 +1,12 @@
-"""Put what the notebooks of the series read beside a notebook: the scripts, the pictures and the glossary; or make a
-copy of a notebook to work in, without outputs.
+"""Copy the files that the notebooks need (scripts, pictures, glossary), and make working copies without outputs.
 
     %run -m bigtrain_nb.unpack                          in a notebook: into its folder
     python -m bigtrain_nb.unpack FOLDER                 in a shell
-    python -m bigtrain_nb.unpack NOTEBOOK.ipynb my      a copy of the notebook, and the rest, in the folder `my`; where
-                                                        it has an evening, a copy of that too, evening-NOTEBOOK.ipynb
+    python -m bigtrain_nb.unpack NOTEBOOK.ipynb my      a copy of the notebook and the files, in the folder `my`; also
+                                                        evening-NOTEBOOK.ipynb if the notebook has a short track
 
-Called again with a new version, it brings what is new. A file that you have changed is kept, and named. A copy of a
-notebook is never touched: it says which one is older than its notebook, and how to have the new one next to it.
+Run it again after an update to get new and changed files. Files that you have edited are kept and listed. Copies of
+notebooks are never overwritten: a message says which are older than their notebooks, and how to get the new ones.
 """
 
 import argparse
@@ -24,14 +23,14 @@ from bigtrain_nb.workbook import copies
 INDEX = ("README.md", "older-tutorials.md", "reference.md", "tried.md", "your-fit.md")
 """Files next to the notebooks that are useful only with all of them."""
 WRITTEN = Path(".bigtrain-versions", "beside.json")
-"""What of each file was written, by which one that the reader has changed is known."""
+"""The digest of each file as written, to detect the reader's edits."""
 
 
 def unpack(folder=".", names=beside.NAMES):
-    """Copy all that stands beside the notebooks into ``folder``, which is made if need be; write over no change.
+    """Copy the files of these names into ``folder``, created if missing; files that the reader has edited are kept.
 
-    Returns the paths that were written, and those that were there and differ, both from ``folder`` on. Raises OSError
-    with the path where a file cannot be written.
+    Returns the paths written and the paths kept, relative to ``folder``. Raises OSError with the path of a file that
+    cannot be written.
     """
     folder = Path(folder)
     notes = folder / WRITTEN
@@ -51,12 +50,12 @@ def unpack(folder=".", names=beside.NAMES):
         known[str(path)] = _digest(content)
     notes.parent.mkdir(exist_ok=True)
     write_text(notes, json.dumps(known, indent=1) + "\n")
-    invalidate_caches()  # a kernel may have looked for `scripts` before
+    invalidate_caches()  # this kernel may have failed to import `scripts` before
     return written, kept
 
 
 def _read(notes):
-    """{path: digest} of what was written; nothing where it is not known: then what differs is the reader's."""
+    """{path: digest} of the files as written; empty if unknown, so that every file that differs is kept."""
     try:
         return dict(json.loads(notes.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
@@ -68,7 +67,7 @@ def _digest(content):
 
 
 def _carried(names):
-    """Return the paths of all files to copy, from their folder on."""
+    """Return the paths of all files to copy, relative to their folder."""
     root = beside.folder()
     files = []
     for name in names:

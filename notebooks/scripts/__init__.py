@@ -1,1 +1,1 @@
-"""The scripts that the notebooks show and run. A package, so that no other `scripts` is found in its place."""
+"""The scripts that the notebooks show and run. A package, so that no other `scripts` is imported instead."""

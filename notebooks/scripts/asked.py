@@ -1,7 +1,7 @@
-"""Workers that stay, and do what a notebook asks of them, all at the same time, so that it can be timed.
+"""Persistent workers that run steps on request from a notebook, all at the same time, to be timed.
 
 In the notebook: ``workers = Asked(2)``, then ``workers.ask(20, "all_reduce", bytes=4096)`` -> seconds for each of 20
-steps. Started as a script, once for each worker, this file answers.
+steps. Run as a script, once per worker, this file answers the requests.
 """
 
 import json
@@ -18,13 +18,13 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 START_SECONDS, ANSWER_SECONDS = 120, 120
-SLICE = 8  # examples that a worker passes at once
+SLICE = 8  # examples per micro-batch
 
 
 class Asked:
-    """Worker processes that wait for questions until this object is dropped.
+    """Worker processes that wait for requests until this object is deleted.
 
-    Once one of them has ended, so have all, and the next question starts them again.
+    If one of them ends, all end, and the next request restarts them.
     """
 
     def __init__(self, workers):
@@ -37,9 +37,9 @@ class Asked:
         self.job = bt.run_workers(Path(__file__), self._count, arguments=[port], gpus_per_worker=1)
 
     def ask(self, times, kind, **settings):
-        """Let all workers take ``times`` steps of a kind together; return the slowest one's seconds for a step.
+        """Let all workers run ``times`` steps of a kind together; return the seconds per step of the slowest worker.
 
-        The first question builds the step and warms it up. Raises RuntimeError if a worker ends, or does not answer.
+        The first request builds the step and warms it up. Raises RuntimeError if a worker ends or does not answer.
         """
         with self._lock:
             if self.job.exit_code is not None:
@@ -52,12 +52,12 @@ class Asked:
                 return max(float(end.readline()) for end in self._ends)
             except (OSError, ValueError):
                 self._complain()
-            except BaseException:  # an interrupt: the answers that still come would be taken for the next ones
+            except BaseException:  # after an interrupt, late answers would be taken for those of the next request
                 self.job.stop()
                 raise
 
     def _meet(self):
-        """Wait until all workers have come."""
+        """Wait until all workers are connected."""
         self._server.settimeout(0.5)
         until = time.monotonic() + START_SECONDS
         while len(self._ends) < self._count:
@@ -72,11 +72,11 @@ class Asked:
     def _complain(self):
         self.job.stop()
         said = "\n".join(self.job.logs(worker) for worker in range(self._count))
-        raise RuntimeError(f"a worker does not answer; this is what they said:\n{said}") from None
+        raise RuntimeError(f"a worker does not answer; the workers' logs:\n{said}") from None
 
 
 def all_reduce(strategy, bytes, dtype="float32"):
-    """Return a step that sums so many bytes of float32 over all workers, sent as ``dtype``."""
+    """Return a step that all-reduces so many bytes of float32 over all workers, sent as ``dtype``."""
     values = tf.ones(bytes // 4, dtype)
 
     def add():
@@ -86,7 +86,7 @@ def all_reduce(strategy, bytes, dtype="float32"):
 
 
 def late(strategy, milliseconds, one_in, together=True):
-    """Return a step that is late by so many milliseconds, by chance once in so many steps; then the workers meet."""
+    """Return a step that sleeps for some milliseconds once in ``one_in`` steps, at random; then the workers meet."""
     random = np.random.default_rng(strategy.cluster_resolver.task_id)
     meet = all_reduce(strategy, bytes=4)
 
@@ -100,7 +100,7 @@ def late(strategy, milliseconds, one_in, together=True):
 
 
 def train(strategy, width, micro_batches=1, together=True):
-    """Return a training step of a model with 2 width^2 + 35 width weights; ``together``: with the other workers."""
+    """Return a training step of a model with 2 width^2 + 35 width parameters; ``together``: with the other workers."""
     with strategy.scope() if together else nullcontext():
         layers = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
         model = bt.Model.of(keras.Sequential([keras.Input((32,)), *layers]), micro_batches=micro_batches)
@@ -111,8 +111,9 @@ def train(strategy, width, micro_batches=1, together=True):
 
 
 def epoch(strategy, width, steps, **arguments):
-    """Return a `fit` of so many steps with AdamW; ``arguments`` are those of `bt.Model`. It has width^2 + 34 width
-    weights.
+    """Return a `fit` of ``steps`` steps with AdamW, of a model with width^2 + 34 width parameters.
+
+    ``arguments``: those of `bt.Model`.
     """
     with strategy.scope():
         layers = [keras.layers.Dense(width, activation="relu") for _ in range(2)]
@@ -134,7 +135,7 @@ def seconds_of(step, times):
 
 
 def answer(port):
-    """Take the steps that the notebook asks for, until it goes away."""
+    """Run the steps that the notebook requests, until it disconnects."""
     strategy = bt.strategy()
     kinds = {"all_reduce": all_reduce, "epoch": epoch, "late": late, "train": train}
     steps = {}

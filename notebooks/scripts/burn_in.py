@@ -48,7 +48,7 @@ def burn_in(device, wrong_bit):
 
 
 def call(address):
-    """Connect to another node as soon as it listens."""
+    """Connect to another node as soon as it is listening."""
     host, port = address.split(":")
     for _ in range(20 * WAIT):
         try:

@@ -1,4 +1,4 @@
-"""Train with any strategy by hand: what `fit` does."""
+"""A custom training loop for any strategy: what `fit` does."""
 
 from bigtrain_nb.common.quiet import tf
 

@@ -1,7 +1,7 @@
-"""A training that forgets: no two runs are alike, and one that was killed and started again begins anew.
+"""A training without reproducibility or checkpoints: runs differ, and a restarted one starts from scratch.
 
-The exercise of notebook 03 repairs `train`. `python -m scripts.forgetful FOLDER KILL_AT` runs a repaired one, which it
-reads from standard input, and kills itself when ``tell`` is called that many times (0: never).
+In the exercise of notebook 03, you fix `train`. `python -m scripts.forgetful FOLDER KILL_AT` reads a fixed version from
+standard input, runs it, and kills itself at call number KILL_AT of ``tell`` (0: never).
 """
 
 import base64
@@ -18,19 +18,19 @@ EXAMPLES, BATCH, EPOCHS = 100, 8, 3
 
 
 def examples():
-    """Return 100 examples of 8 numbers each, and their targets; the same at every call."""
+    """Return 100 examples of 8 values each, and their targets; the same in every call."""
     x = np.random.default_rng(0).normal(size=(EXAMPLES, 8)).astype("float32")
     return x, np.sin(x.sum(axis=1, keepdims=True))
 
 
 def new_model():
-    """Return a small model and its optimizer, which has state of its own, the momentum."""
+    """Return a small model and its optimizer, whose state is the momentum."""
     layers = [keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)]
     return keras.Sequential(layers), keras.optimizers.SGD(0.05, momentum=0.9)
 
 
 def train(folder, tell):
-    """Train three epochs and tell every step's loss. The folder, for checkpoints, is not used yet."""
+    """Train for three epochs and report the loss of every step. The folder, for checkpoints, is not used yet."""
     model, optimizer = new_model()
     for _ in range(EPOCHS):
         data = tf.data.Dataset.from_tensor_slices(examples()).shuffle(EXAMPLES).batch(BATCH)
@@ -43,7 +43,7 @@ def train(folder, tell):
 
 
 def run(train, folder, kill_at):
-    """Run a training that prints what it tells, and dies at a given call."""
+    """Run a training that prints what it reports and is killed at a given call."""
     calls = 0
 
     def tell(step, loss):

@@ -1,4 +1,4 @@
-"""Train the model of on_servers.py synchronously on several workers, until stopped: each step waits for all of them.
+"""Train the model of on_servers.py synchronously on several workers, until stopped: each step waits for all workers.
 
 The chief prints a line of JSON after each round.
 """

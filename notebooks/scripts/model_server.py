@@ -1,9 +1,9 @@
-"""A model server over gRPC that answers as the exported signature says; notebook 14 shows it and starts it.
+"""A gRPC model server that follows the exported signature; notebook 14 shows and starts it.
 
     python model_server.py MODELS/NAME/VERSION
 
-The folder holds a SavedModel. What the server speaks is TensorFlow Serving's `Predict`, so a client of the one fits the
-other. It serves this one version, prints its port, and listens on this machine alone.
+The folder holds a SavedModel. The protocol is TensorFlow Serving's `Predict`, so one client works with both servers. It
+serves this one version, prints its port, and listens on this machine only.
 """
 
 import argparse
@@ -29,18 +29,18 @@ BAD_REQUEST = (ValueError, TypeError, tf.errors.InvalidArgumentError)
 
 
 class Model:
-    """An exported model. Its signature says what it takes and gives."""
+    """An exported model. Its signature specifies the inputs and outputs."""
 
     def __init__(self, folder):
         self.name, self.version = folder.parent.name, int(folder.name)
-        self.loaded = tf.saved_model.load(str(folder))  # must be kept: the signature does not hold it
+        self.loaded = tf.saved_model.load(str(folder))  # must be kept alive: the signature has no reference to it
         if SIGNATURE not in self.loaded.signatures:
             raise ValueError(f"{folder} has the signatures {[*self.loaded.signatures]}, and not {SIGNATURE}")
         self.signature = self.loaded.signatures[SIGNATURE]
         self.inputs = self.signature.structured_input_signature[1]
 
     def predict(self, request):
-        """Return the answer to a request. Raises NotServed, or ValueError with what does not fit the signature."""
+        """Return the answer to a request. Raises NotServed, or ValueError naming what does not match the signature."""
         self.check_model(request.model_spec)
         if {*request.inputs} != {*self.inputs}:
             raise ValueError(f"the inputs are {sorted(self.inputs)}, not {sorted(request.inputs)}")
@@ -65,10 +65,10 @@ class Model:
 
 
 def array_of(spec, tensor):
-    """Return the array of a TensorProto that fits the input; raise ValueError if it does not.
+    """Return the array of a TensorProto that matches the input; raise ValueError if it does not.
 
-    No number takes less than a byte. Who says more of them than there are bytes is refused: TensorFlow would fill up
-    with the last one, and make gigabytes of a message of 50 bytes.
+    Every value takes at least a byte, so a message that claims more values than it has bytes is refused: TensorFlow
+    would repeat the last value, and a message of 50 bytes would become gigabytes.
     """
     dtype, shape = tf.as_dtype(tensor.dtype), [dimension.size for dimension in tensor.tensor_shape.dim]
     if dtype != spec.dtype or tensor.tensor_shape.unknown_rank or not spec.shape.is_compatible_with(shape):
@@ -79,7 +79,7 @@ def array_of(spec, tensor):
 
 
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Hands requests to the model. An error is an answer, too: no thread ends because of a bad request."""
+    """Passes requests to the model. Errors are returned as answers: no thread ends because of a bad request."""
 
     def __init__(self, model):
         self.model = model

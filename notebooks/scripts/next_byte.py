@@ -1,4 +1,4 @@
-"""What is searched for: the settings of a small net that reads 8 bytes of source code and names the next one."""
+"""The objective of a hyperparameter search: a small network predicts the next byte of source code from 8 bytes."""
 
 import json
 import time
@@ -12,14 +12,14 @@ from bigtrain_nb.common.quiet import keras, tf
 
 SPACE = yaml.safe_load(Path(__file__).with_name("space.yaml").read_text())
 LENGTH, BATCH = 8, 128
-EPOCHS, STEPS = 6, 10  # an epoch is what is trained between two looks at the loss
+EPOCHS, STEPS = 6, 10  # an epoch: the steps between two evaluations of the loss
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def text_of(part):
-    """Return the bytes of one part: to "train", to "choose" settings by, and to "judge" what was chosen.
+    """Return the bytes of one part: "train", "choose" (validation, to choose hyperparameters), or "judge" (test).
 
-    The last two are the halves of the held-out text: what chooses must not judge.
+    The last two are the halves of the held-out text: the choice must be tested on data that it did not use.
     """
     source = bt.source_text(megabytes=1)
     if part == "train":
@@ -30,7 +30,7 @@ def text_of(part):
 
 
 def windows(part, count, seed):
-    """Return int32 (bytes [count, LENGTH], the byte that follows [count]) from random places of a part of the text."""
+    """Return int32 (bytes [count, LENGTH], the next byte [count]) from random positions in a part of the text."""
     text = text_of(part)
     starts = np.random.default_rng(seed).integers(0, len(text) - LENGTH, count)
     cut = text[starts[:, None] + np.arange(LENGTH + 1)].astype("int32")
@@ -54,9 +54,9 @@ def new_net(width, dropout):
 
 
 def learner(rate, width, dropout, decay):
-    """Return a net with these settings, its optimizer, and the function that trains it with one batch.
+    """Return a network with these hyperparameters, its optimizer, and the function that trains it on one batch.
 
-    `rate` is a number or a schedule of Keras.
+    `rate`: the learning rate, a number or a Keras schedule.
     """
     net = new_net(width, dropout)
     optimizer = keras.optimizers.AdamW(rate, weight_decay=decay)
@@ -76,7 +76,7 @@ def loss_of(net, windows, wanted):
 
 
 def objective(settings, report):
-    """Train with these settings; return the loss on the text to choose by. Stop early if `report` says so."""
+    """Train with these hyperparameters; return the validation loss. Stop early if `report` returns True."""
     keras.utils.set_random_seed(0)
     net, _, step = learner(**settings)
     for number, batch in enumerate(batches(seed=0)):
@@ -89,16 +89,16 @@ def objective(settings, report):
 
 
 def renew(net, optimizer, start):
-    """Give a net new weights, as the seed that was set has them, and its optimizer the state from before it began."""
+    """Reinitialize a network's weights from the current seed, and reset its optimizer's state."""
     net.set_weights(keras.models.clone_model(net).get_weights())
     for variable, value in zip(optimizer.variables, start, strict=True):
         variable.assign(value)
 
 
 def repeat(settings, seeds):
-    """Train with these settings and each of the seeds, on windows of its own.
+    """Train with these hyperparameters once per seed, each on its own windows.
 
-    Return {part: losses}: on new text, "judge", and on the windows that the search chooses by, "choose".
+    Return {part: losses}: "judge" on test text, and "choose" on the validation windows of the search.
     """
     net, optimizer, step = learner(**settings)
     start = [variable.numpy() for variable in optimizer.variables]

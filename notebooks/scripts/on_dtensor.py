@@ -1,6 +1,6 @@
-"""Keras 2 on DTensor, on four imitated CPU devices: does `fit` end where one device ends?
+"""Keras 2 on DTensor, on four virtual CPU devices: does `fit` give the same result as on one device?
 
-It needs the old Keras (`pip install tf_keras`, in an environment of its own): python on_dtensor.py
+It needs Keras 2 (`pip install tf_keras`, in a separate environment): python on_dtensor.py
 """
 
 import os
@@ -35,7 +35,7 @@ def two_layers():
 
 
 def cut(mesh, optimizer):
-    """Return the model with its matrices cut along "model" of the mesh, compiled."""
+    """Return the compiled model, its matrices sharded along the mesh axis "model"."""
     layouts = LayoutMap(mesh)
     layouts["up.*kernel"] = dtensor.Layout([WHOLE, "model"], mesh)
     layouts["up.*bias"] = dtensor.Layout(["model"], mesh)
@@ -50,7 +50,7 @@ def cut(mesh, optimizer):
 
 
 def batches(mesh, rows):
-    """Return ten epochs of four batches, of which each device has all ``rows``, or those of its place in the mesh."""
+    """Return ten epochs of four batches. Each device has all ``rows``, or those of its position in the mesh."""
     layout = dtensor.Layout([rows, WHOLE], mesh)
     data = tf.data.Dataset.from_tensor_slices((X, Y)).repeat(10)
     return dtensor.DTensorDataset(
@@ -63,7 +63,7 @@ def batches(mesh, rows):
 
 
 def moved(model, mesh):
-    """Return for each weight the largest change from where it started."""
+    """Return the largest change of each weight from its initial value."""
     changes = {}
     for variable, start in zip(model.trainable_variables, WEIGHTS, strict=True):
         whole = dtensor.relayout(variable.read_value(), dtensor.Layout.replicated(mesh, rank=start.ndim))

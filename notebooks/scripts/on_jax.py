@@ -1,6 +1,6 @@
-"""Keras on JAX with `keras.distribution`, on four imitated CPU devices: is the result that of one device?
+"""Keras on JAX with `keras.distribution`, on four virtual CPU devices: is the result the same as on one device?
 
-It needs JAX (`pip install jax`, in an environment of its own): python on_jax.py
+It needs JAX (`pip install jax`, in a separate environment): python on_jax.py
 """
 
 import os
@@ -44,7 +44,7 @@ def trained(distribution=None, **adam):
 
 
 def bytes_on_first(model):
-    """Return the bytes of weights and slots that stand on the first device."""
+    """Return the bytes of weights and optimizer state on the first device."""
     variables = [*model.variables, *model.optimizer.variables]
     return sum(variable.value.addressable_shards[0].data.nbytes for variable in variables)
 

@@ -1,8 +1,8 @@
-"""Train a net and a large table of users on parameter servers, until the training is stopped.
+"""Train a network with a large embedding table of users on parameter servers, until stopped.
 
-Five processes run this script: a chief, two workers, two servers. ``bt.run_workers`` tells each where all are, and this
-script deals the roles. One that was lost comes back by ``on_servers.py ADDRESSES NUMBER``.
-The chief prints a line of JSON at the start, and one after each round.
+Five processes run this script: a chief, two workers and two parameter servers. ``bt.run_workers`` gives each one all
+addresses, and this script assigns the roles. To replace a lost process: ``on_servers.py ADDRESSES NUMBER``.
+The chief prints a line of JSON at the start and after each round.
 """
 
 import json
@@ -15,7 +15,7 @@ from bigtrain_nb.common.quiet import keras, tf
 
 CHIEF, WORKER_0, WORKER_1, SERVER_0, SERVER_1 = range(5)
 NAMES = "chief", "worker 0", "worker 1", "server 0", "server 1"
-WAIT_SECONDS = 60  # for the others to serve
+WAIT_SECONDS = 60  # for the other processes to start serving
 USERS, WIDTH, BATCH = 500_000, 16, 32
 RATE, EVERY = 0.05, 25
 
@@ -26,7 +26,7 @@ def new_net():
 
 
 def batches():
-    """Return batches of users, of whom a few come often and most hardly ever, and a target [BATCH, 1] to learn."""
+    """Return batches of users (a few are frequent, most are rare), and a target [BATCH, 1] to learn."""
 
     def visit(number):
         chance = tf.cast(number, tf.float32) / 2**32
@@ -37,7 +37,7 @@ def batches():
 
 
 def partitioner(shape, dtype):
-    """Return the number of shards along each axis. Only the table is split: Keras cannot train a weight in shards."""
+    """Return the number of shards along each axis. Only the table is sharded: Keras cannot train a sharded weight."""
     return [2 if shape[0] == USERS else 1] + [1] * (len(shape) - 1)
 
 
@@ -46,7 +46,7 @@ def tell(**values):
 
 
 def main():
-    os.environ["GRPC_FAIL_FAST"] = "use_caller"  # the chief hears of a lost process; else it would wait for it
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"  # otherwise the chief would wait for a lost process
     if len(sys.argv) == 3:
         addresses, number = sys.argv[1].split(","), int(sys.argv[2])
     else:
@@ -63,7 +63,7 @@ def main():
 
 
 def wait_for_all(addresses):
-    """Wait until all others serve. End the chief, with a sentence that says who does not, after `WAIT_SECONDS`."""
+    """Wait until all others are serving. After `WAIT_SECONDS`, end the chief and name the missing ones."""
     began = time.monotonic()
     while silent := [f"{NAMES[n]} at {addresses[n]}" for n in range(1, len(addresses)) if not answers(addresses[n])]:
         if time.monotonic() - began > WAIT_SECONDS:
@@ -86,24 +86,24 @@ def lead(cluster, addresses):
         optimizer = keras.optimizers.SGD(RATE)
         optimizer.build(net.trainable_variables)
         done = tf.Variable(0, dtype=tf.int64)  # steps, counted where they are applied
-        sums = tf.Variable([0.0, 0.0])  # of losses, and of the steps of others that ended meanwhile
+        sums = tf.Variable([0.0, 0.0])  # of losses, and of other workers' steps that ended meanwhile
     shards = list(table.variables)
 
     @tf.function
     def train(users, target):
-        """On a worker: fetch, compute, send back. Nobody else is waited for."""
+        """On a worker: fetch weights, compute gradients, send them back. It waits for no other worker."""
         with tf.GradientTape() as tape:
             outputs = net(tf.nn.embedding_lookup(table, users), training=True)
             loss = tf.reduce_mean((outputs - target) ** 2)
         gradients = tape.gradient(loss, shards + net.trainable_variables)
-        for shard, gradient in zip(shards, gradients, strict=False):  # of the rows that were fetched, and no others
+        for shard, gradient in zip(shards, gradients, strict=False):  # only of the rows that were fetched
             shard.scatter_sub(tf.IndexedSlices(RATE * gradient.values, gradient.indices))
         optimizer.apply(gradients[len(shards) :], net.trainable_variables)
         return loss
 
     @tf.function
     def step(visits):
-        """Train, and count; each part waits for the one before, which is on other machines too."""
+        """Train, then count. Each part waits for the previous one, also on other machines."""
         users, target = next(visits)
         before = done.read_value()
         with tf.control_dependencies([before]):
@@ -120,7 +120,7 @@ def lead(cluster, addresses):
     while True:
         before, began = int(done), time.monotonic()
         for _ in range(EVERY):
-            coordinator.schedule(step, args=(visits,))  # for whichever worker is free
+            coordinator.schedule(step, args=(visits,))  # runs on whichever worker is free
         coordinator.join()
         seconds = time.monotonic() - began
         steps = int(done) - before

@@ -1,8 +1,8 @@
-"""What a killed training gets back from five tools. `python survive.py FOLDER`, under `bt.run_workers`.
+"""What five tools restore after a training was killed. `python survive.py FOLDER`, under `bt.run_workers`.
 
-The training has two epochs of four steps. The first start trains it undisturbed. Then it begins anew with each tool in
-turn and stands still after step 6, until SIGKILL ends the process. The second start goes on with what each tool has
-left in FOLDER. Every worker prints, as JSON, what the training has before each step.
+The training has two epochs of four steps. The first start runs it to the end. Then it starts again with each tool, one
+after the other, and blocks after step 6 until SIGKILL ends the process. The second start resumes with what each tool
+has saved in FOLDER. Every worker prints the state before each step as JSON.
 """
 
 import json
@@ -24,7 +24,7 @@ EXAMPLES = STEPS * BATCH
 
 
 def target(y, predicted):
-    """A metric: the mean target of a batch tells which batch it was."""
+    """A metric: the mean target of a batch identifies the batch."""
     return y
 
 
@@ -41,7 +41,7 @@ def new_model(strategy):
 
 
 def one_epoch(epoch):
-    """Return its batches, in an order that follows from the epoch's number."""
+    """Return the epoch's batches, in an order that depends only on the epoch's number."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(EXAMPLES, 4)), random.normal(size=(EXAMPLES, 1))
     data = tf.data.Dataset.from_tensor_slices((x.astype("float32"), y.astype("float32")))
@@ -55,7 +55,7 @@ def all_epochs():
 
 
 class Tell(keras.callbacks.Callback):
-    """Prints what there is before each step, and the step's batch; stands still after the step ``last``."""
+    """Prints the state before each step and the step's batch; blocks after step ``last``."""
 
     def __init__(self, tool, start, last):
         super().__init__()
@@ -79,7 +79,7 @@ class Tell(keras.callbacks.Callback):
         self.steps += 1
         if self.steps == self.last:
             self.stands.set()
-            threading.Event().wait()  # for ever
+            threading.Event().wait()  # forever
 
 
 def numbers(variables):
@@ -121,7 +121,7 @@ def kill_myself():
 
 
 def preemption(strategy, folder, tell):
-    """A loop of one's own. One worker gets SIGTERM after step 5; all end step 6, save, and are killed."""
+    """A custom loop. One worker gets SIGTERM after step 5; all complete step 6, save, and are killed."""
     model = new_model(strategy)
     batches = iter(strategy.experimental_distribute_dataset(all_epochs()))
     shared = os.path.join(os.path.dirname(folder), "checkpoints")
@@ -161,7 +161,7 @@ def rank(strategy):
 
 
 def leave(strategy):
-    """End the process at once: the handler's own end waits for workers that have gone. The chief leaves last."""
+    """End the process at once: the handler's own exit would wait for workers that have ended. The chief exits last."""
     if not is_last_worker(strategy):
         time.sleep(1)
     os._exit(0)

@@ -1,12 +1,12 @@
-"""Train with Ray what a script trains; it stays as it is, and calls bt.strategy() and bt.Resume.
+"""Run a training script with Ray. The script is unchanged; it calls bt.strategy() and bt.Resume.
 
 On a machine of the cluster:  python3 scripts/train_on_ray.py
 From another machine:  ray job submit --address http://HEAD:8265 --working-dir . -- python3 scripts/train_on_ray.py
 
-Needs ray[train] 2.60 or later on all nodes, beside bigtrain-nb, and a folder for checkpoints that all nodes see. After
-the loss of a worker or a node Ray starts all again, with as many as there is room for, and bt.Resume goes on where it
-had saved: the global batch does not depend on the number of workers. (In a pipeline of Ray Data it could skip nothing.)
-Whoever reaches a port of the cluster runs what they like as you: keep it behind a firewall.
+Needs ray[train] 2.60 or later and bigtrain-nb on all nodes, and a folder for checkpoints that all nodes share. After
+the loss of a worker or a node, Ray restarts all workers, as many as fit, and bt.Resume continues from its checkpoint:
+the global batch does not depend on the number of workers. (It cannot skip batches in a Ray Data pipeline.)
+Anyone who can reach a port of the cluster can run code as you: keep it behind a firewall.
 """
 
 import os
@@ -14,7 +14,7 @@ import runpy
 import sys
 import time
 
-os.environ["RAY_DEDUP_LOGS"] = "0"  # read when Ray is loaded; else it hides lines that differ in their numbers only
+os.environ["RAY_DEDUP_LOGS"] = "0"  # read when Ray is imported; otherwise it hides lines that differ only in numbers
 from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: E402
 from ray.train.tensorflow import TensorflowTrainer  # noqa: E402
 
@@ -23,18 +23,18 @@ SCRIPT = "scripts/train_photos.py"
 ARGUMENTS = ["checkpoints"]
 WORKERS = (1, 2)  # at least, at most
 EACH_WORKER = {"CPU": 4, "GPU": 0}
-RESTARTS = 10  # after any error; a lost node may count three times, until Ray knows that it is gone
-STORAGE = "ray"  # a folder for Ray's own notes; all nodes see it
+RESTARTS = 10  # after any error; a lost node may count three times until Ray notices
+STORAGE = "ray"  # a folder for Ray's own state, shared by all nodes
 
 SAVED = 75  # the exit code of bt.Resume when Ray is about to take a node away
 SECONDS_OF_A_LEAVE = 600
 
 
 def worker(job):
-    """Run the script in a process that Ray has started."""
+    """Run the script in a process started by Ray."""
     os.environ.update(job["environment"])
     os.environ.pop("TF_USE_LEGACY_KERAS", None)  # set by Ray: tf.keras would be Keras 2
-    if os.path.isdir(job["folder"]):  # on other nodes Ray has put a copy of it where this process is
+    if os.path.isdir(job["folder"]):  # on other nodes, Ray copied it to this process's folder
         os.chdir(job["folder"])
     sys.argv = [SCRIPT, *ARGUMENTS]
     sys.path.insert(0, os.path.dirname(os.path.abspath(SCRIPT)))
@@ -42,7 +42,7 @@ def worker(job):
         runpy.run_path(SCRIPT, run_name="__main__")
     except SystemExit as end:
         if end.code == SAVED:
-            time.sleep(SECONDS_OF_A_LEAVE)  # when the node goes, Ray ends this one too, and counts no failure
+            time.sleep(SECONDS_OF_A_LEAVE)  # once the node is removed, Ray ends this process and counts no failure
         if end.code:
             raise RuntimeError(f"{SCRIPT} ended with code {end.code}") from None
 

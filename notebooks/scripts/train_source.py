@@ -1,6 +1,6 @@
-"""Train a language model on source code: on one device, on several, or as one of several workers, with the same lines.
+"""Train a language model on source code: the same script for one device, several, or one of several workers.
 
-FOLDER keeps the checkpoints; all workers must see the same one. Started again, training goes on from the last of them.
+FOLDER holds the checkpoints, and all workers must share it. A restarted training continues from the last checkpoint.
 """
 
 import argparse
@@ -11,14 +11,14 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-LENGTH, WIDTH = 32, 48  # bytes that the model sees at once, numbers that it keeps for each
-TOGETHER = 8  # steps in one call from Python
-WARM_UP = 128  # steps, of a short training a quarter
-TELL = 16  # steps from one line of news to the next
+LENGTH, WIDTH = 32, 48  # sequence length in bytes, hidden size
+TOGETHER = 8  # steps per call from Python
+WARM_UP = 128  # steps; a quarter of a short training
+TELL = 16  # steps between two printed lines
 
 
 def windows(text, count, batch, seed):
-    """Return int32 (bytes, the bytes that follow them), [batch, LENGTH] each, from random places of a text."""
+    """Return int32 (bytes, the bytes that follow them), [batch, LENGTH] each, from random positions of a text."""
     starts = np.random.default_rng(seed).integers(0, len(text) - LENGTH, count)
     text, places = tf.constant(text), tf.range(LENGTH + 1, dtype=tf.int64)
 
@@ -30,21 +30,21 @@ def windows(text, count, batch, seed):
 
 
 def new_model(strategy, rate, micro_batches=1, policy="float32"):
-    """Return the same compiled model at every call, in every worker. Put your own model here."""
+    """Return the same compiled model in every call and in every worker. Put your own model here."""
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(policy)
-    alone = strategy.num_replicas_in_sync == 1  # where Keras does not compile by itself, XLA cannot reduce
+    alone = strategy.num_replicas_in_sync == 1  # Keras uses no XLA with several: it cannot compile an all-reduce
     how = {"jit_compile": True, "steps_per_execution": TOGETHER} if alone else {}
     with strategy.scope():
         model = bt.gpt(length=LENGTH, width=WIDTH, micro_batches=micro_batches)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(rate, beta_2=0.95), loss, **how)  # as GPT-3 has it
+        model.compile(keras.optimizers.Adam(rate, beta_2=0.95), loss, **how)  # as in GPT-3
     keras.config.set_dtype_policy("float32")
     return model
 
 
 class Tell(keras.callbacks.Callback):
-    """The chief prints the loss of the last steps and the rate so far, as one line of JSON."""
+    """The chief prints the loss of the last steps and the throughput so far, as one line of JSON."""
 
     def __init__(self, chief, meter):
         super().__init__()
@@ -67,7 +67,7 @@ def say(chief, **facts):
 
 
 def continued(model, start, count=200, seed=1):
-    """Return a text and what the model makes of it, byte by byte; a dot stands for what cannot be printed."""
+    """Return a prompt with the model's continuation, byte by byte; unprintable bytes are shown as dots."""
     run, known = tf.function(model), list(start.encode())
     for place in range(count):
         seen = known[-LENGTH:]
@@ -77,7 +77,7 @@ def continued(model, start, count=200, seed=1):
 
 
 def train(strategy, folder, text, examples=8192, epochs=1, batch=16, rate=0.005, every=128, **settings):
-    """Train up to so many epochs of random examples, those before the last checkpoint included; return the model."""
+    """Train up to this number of epochs of random examples, including those already trained; return the model."""
     chief, steps = strategy.extended.should_checkpoint, epochs * -(-examples // batch)
     model = new_model(strategy, bt.warmup_cosine(rate, min(WARM_UP, steps // 4), steps), **settings)
     resume, meter = bt.Resume(folder, model, every=every), bt.Meter()

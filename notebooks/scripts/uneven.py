@@ -1,4 +1,4 @@
-"""Two workers that do not have equally many batches. `python uneven.py SECONDS`, under `bt.run_workers`.
+"""Two workers with different numbers of batches. `python uneven.py SECONDS`, under `bt.run_workers`.
 
 Each prints a line of JSON when it begins and ends a step, by its own clock. SECONDS: after how long an all-reduce
 gives up; 0: never.
@@ -13,15 +13,15 @@ import time
 import bigtrain_nb as bt
 
 BATCHES = [7, 5]
-"""Of each worker."""
+"""Per worker."""
 COMPUTES = [0.1, 0.4]
-"""Seconds that each worker takes for a batch: the second one is the slower."""
+"""Seconds per batch of each worker: the second one is slower."""
 CLOCK_AHEAD = [0.0, 37.5]
-"""Seconds by which each worker's clock is wrong."""
+"""Clock error of each worker, in seconds."""
 
 
 def main(seconds):
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # says, at this signal, where the process stands
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # prints the current stack at this signal
     strategy = bt.strategy()
     from bigtrain_nb import tf
 
@@ -45,7 +45,7 @@ def main(seconds):
         train_step(tf.constant(1.0 / (1 + step))).numpy()  # waits for the others
         tell("end", step)
     tell("done", step)
-    time.sleep(600)  # as if there were more to do, such as an evaluation
+    time.sleep(600)  # simulates further work, such as an evaluation
 
 
 if __name__ == "__main__":

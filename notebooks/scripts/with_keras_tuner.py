@@ -1,6 +1,6 @@
 """Search with keras-tuner, in several processes: the chief hands out trials, the tuners run them.
 
-`python with_keras_tuner.py FOLDER TRIALS`, under `bt.run_workers`: worker 0 is the chief. FOLDER keeps the search.
+`python with_keras_tuner.py FOLDER TRIALS`, under `bt.run_workers`: worker 0 is the chief. FOLDER stores the search.
 """
 
 import json
@@ -13,7 +13,7 @@ from next_byte import SPACE, objective, tell
 
 
 def suggest(hp):
-    """Return the settings of a trial."""
+    """Return the hyperparameters of a trial."""
     settings = {}
     for name, entry in SPACE.items():
         if "choices" in entry:

@@ -1,6 +1,6 @@
 """Search with optuna, in several processes that share one file: `python with_optuna.py JOURNAL TRIALS`.
 
-Each of them runs TRIALS trials, and stops those that are behind.
+Each process runs TRIALS trials, and stops those that fall behind.
 """
 
 import json
@@ -14,7 +14,7 @@ from optuna.storages.journal import JournalFileBackend
 
 
 def suggest(trial):
-    """Return the settings of a trial."""
+    """Return the hyperparameters of a trial."""
     settings = {}
     for name, entry in SPACE.items():
         if "choices" in entry:
@@ -35,7 +35,7 @@ def run(trial):
 
     loss = objective(suggest(trial), report)
     tell(trial=trial.number)
-    if stopped:  # asked again, the rule may answer otherwise: other processes go on
+    if stopped:  # a second call may give another answer, because other processes continue
         raise optuna.TrialPruned
     return loss
 

@@ -1,4 +1,4 @@
-"""The data: batches of an epoch, in an order that follows from the epoch's number alone, and those for validation."""
+"""The data: training batches, in an order that depends only on the epoch's number, and validation batches."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ FEATURES, CLASSES = 16, 4
 
 
 def training_data(epoch, examples, batch):
-    """Return the global batches of an epoch: the same at every call, in every worker, after every restart."""
+    """Return the global batches of an epoch: the same in every call, in every worker, after every restart."""
     x, y = _rows(examples, seed=1)
     rows = tf.data.Dataset.from_tensor_slices((x, y))
     shuffled = rows.shuffle(examples, seed=epoch, reshuffle_each_iteration=False)
@@ -16,12 +16,12 @@ def training_data(epoch, examples, batch):
 
 
 def validation_data(examples, batch):
-    """Return a quarter as many examples, none of which is trained on."""
+    """Return validation examples, a quarter as many, none of which are used for training."""
     return _batched(tf.data.Dataset.from_tensor_slices(_rows(examples // 4, seed=2)), batch)
 
 
 def _rows(count, seed):
-    """EDIT HERE: return your own examples. Many large ones are better read from files, as notebook 01 does."""
+    """EDIT HERE: return your own examples. If they are many or large, read them from files, as in notebook 01."""
     random = np.random.default_rng(seed)
     y = random.integers(CLASSES, size=count)
     x = np.eye(CLASSES, FEATURES)[y] + random.normal(scale=0.5, size=(count, FEATURES))
@@ -29,7 +29,7 @@ def _rows(count, seed):
 
 
 def _batched(rows, batch):
-    """Each worker makes all batches and keeps its part of each: DATA. With many files FILE reads less."""
+    """Each worker produces all batches and keeps its part of each: DATA. With many files, FILE reads less."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return rows.batch(batch).prefetch(tf.data.AUTOTUNE).with_options(options)

@@ -1,4 +1,4 @@
-"""The training: on one device, several, or as one of several workers; it goes on where an earlier start has saved."""
+"""The training: on one device, several, or as one of several workers; a restart continues from the last checkpoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is written down while it trains: by the chief alone, into the run's folder."""
+"""What the chief logs during training, in the run's folder."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from bigtrain_nb.common.quiet import keras
 
 
 class PrintSteps(keras.callbacks.Callback):
-    """A line of JSON every so many steps, with the mean loss of the epoch so far."""
+    """Prints a line of JSON every few steps, with the mean loss of the epoch so far."""
 
     def __init__(self, every):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Train what settings.yaml describes: python3 train.py [SETTINGS.yaml]. Started again, it goes on where it saved."""
+"""Train as settings.yaml describes: python3 train.py [SETTINGS.yaml]. A restart continues from the last checkpoint."""
 
 import sys
 from pathlib import Path
@@ -12,5 +12,5 @@ from bigtrain_nb import tf
 if __name__ == "__main__":
     path = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("settings.yaml")
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    tf.config.experimental.enable_op_determinism()  # to the last bit, also on GPUs; without it they are faster
+    tf.config.experimental.enable_op_determinism()  # bitwise identical, also on GPUs; without it they are faster
     train(bt.strategy(), **settings)
