@@ -38,6 +38,7 @@ class Progress:
 
     def __exit__(self, *error):
         if self._bar is not None:
+            self._bar.n = self._bar.total  # in notebooks, tqdm would leave an incomplete bar, in red
             self._bar.close()
             self._bar = None
 

@@ -1,14 +1,16 @@
 """Counting and timing on a simulated clock that advances when a batch is taken; sources, batches and progress."""
 
 import time
+from contextlib import suppress
 from itertools import chain, repeat
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from clocks import Source, pair
+from tqdm.auto import tqdm
 
-from bigtrain_nb.measure import source
+from bigtrain_nb.measure import progress, source
 from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.source import Source as Measured
@@ -133,6 +135,24 @@ def test_an_exception_in_progress_ends_the_measurement_at_once(clock, run):
 def test_without_a_function_a_script_that_writes_to_a_file_shows_nothing(clock, capsys):
     compare(pair(clock, 0.01, 0.02), seconds=1)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_bar_is_complete_at_the_end(fails, monkeypatch):
+    """In a notebook, tqdm hides a bar only if it is complete; a measurement ends a little earlier."""
+    closed_at = []
+
+    class Bar(tqdm):
+        def close(self):
+            closed_at.append(self.n)
+
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with suppress(RuntimeError), Progress(None) as reporter:
+        reporter.say(0.97, "measuring")
+        if fails:
+            raise RuntimeError
+    assert closed_at[0] == 1
 
 
 def test_in_a_terminal_a_bar_says_what_happens_and_is_gone_at_the_end(capsys, monkeypatch):
