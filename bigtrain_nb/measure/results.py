@@ -47,9 +47,9 @@ class Result(Saved, cards.Shown):
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from requesting an
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are totals over all rounds; ``note`` is a
     caveat, or empty. ``noise`` is the standard error of the logarithm of a round's rate, estimated from the halves
-    of rounds, or None if unknown. ``machine`` describes the machine of a loaded result; None means this one. ``low`` and
-    ``high`` are the ends of a 95 % interval for the median; with fewer than six rounds they are the minimum and the
-    maximum.
+    of rounds, or None if unknown. ``machine`` describes the machine of a loaded result; None means this one.
+    ``low`` and ``high`` are the ends of a 95 % interval for the median; with fewer than six rounds they are the minimum
+    and the maximum.
 
     Example::
 
