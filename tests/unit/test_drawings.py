@@ -57,7 +57,7 @@ SAID = {
     "orders": {"gpipe: ends at 15 ms; a pass takes 1 forward, 2 backward", "stage 1", "3"},
     "forgetting": {"all", "upper half", "LoRA", "0.001"},
     "pairs": {"mean 1.75", "mean 1.45"},
-    "arrived": {"2 came", "4 came"},
+    "arrived": {"2 received", "4 received"},
     "seeds": {"3.500", "2.250"},
 }
 

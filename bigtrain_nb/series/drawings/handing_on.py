@@ -74,7 +74,7 @@ def forgetting_figure(found) -> Figure:
         grid(axes, "both")
         label(axes, "", "loss")
         name_lines(axes, ends, apart=0.13)
-    label(panels[-1], "learning rate\nring: the rate at which this way learns most", "loss")
+    label(panels[-1], "learning rate\nring: the learning rate with the lowest loss on the new text", "loss")
     return figure
 
 

@@ -46,5 +46,5 @@ def halves_figure(counts) -> Figure:
         axes.bar(places, [100 * np.mean(values == place) for place in places], width=0.8, color=MEASURED)
         axes.set_title(way, color=INK, fontsize=10, loc="left")
         grid(axes, "y")
-        label(axes, "numbers from the lower half,\nin a batch of 32", "batches, %" if axes is panels[0] else "")
+        label(axes, "indices from the lower half,\nin a batch of 32", "batches, %" if axes is panels[0] else "")
     return figure

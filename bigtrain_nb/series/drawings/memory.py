@@ -20,7 +20,7 @@ def course_figure(courses) -> Figure:
     axes.set_ylim(0, 1.18 * max(map(max, courses.values())))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     grid(axes, "y")
-    label(axes, "operation of the step, in turn", "planned memory, MiB\nwithout weights and optimizer state")
+    label(axes, "operations of the step, in order", "planned memory, MiB\nwithout weights and optimizer state")
     return figure
 
 
@@ -42,7 +42,7 @@ def segments_figure(networks) -> Figure:
         label(axes, "layers in a segment")
     highest = max(max(*measured.values(), *predicted.values()) for measured, predicted in networks.values())
     panels[0].set_ylim(0, 1.18 * highest)
-    label(panels[0], "layers in a segment", "highest memory, MiB\ndot: measured, dashed: formula")
+    label(panels[0], "layers in a segment", "peak memory, MiB\ndot: measured, dashed: formula")
     return figure
 
 
@@ -70,5 +70,5 @@ def lengths_figure(measured, one_table) -> Figure:
     axes.set_xlim(lengths[0] / 1.3, 3 * lengths[-1])
     axes.set_ylim(top=2 * max(max(peaks.values()) for peaks in measured.values()))
     grid(axes, "both")
-    label(axes, "positions in the sequence", "highest memory, MiB")
+    label(axes, "positions in the sequence", "peak memory, MiB")
     return figure

@@ -63,7 +63,7 @@ def range_figure(values, scale=None) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{round(power)}}}$")
     grid(axes, "x")
-    label(axes, "size of a number\nthick: with all its digits, thin: with fewer, beyond: zero or infinity")
+    label(axes, "magnitude\nthick: full precision, thin: subnormal, with fewer digits, beyond: zero or infinity")
     return figure
 
 
@@ -118,6 +118,6 @@ def tensors_figure(tensors, format_name) -> Figure:
     grid(axes, "x")
     label(
         axes,
-        f"size of a number; thick: the middle 98 % of a tensor\nband: what {format_name} holds with one scale for all",
+        f"magnitude; thick: the middle 98 % of a tensor\nband: the range of {format_name} with one scale for all",
     )
     return figure

@@ -35,7 +35,7 @@ def steps_figure(measured, predicted, fair) -> Figure:
     grid(axes, "both")
     label(
         axes,
-        "examples of a batch\ndot: measured, dashed: by the noise scale, dotted: twice the batch, half the steps",
+        "batch size\ndot: measured, dashed: by the noise scale, dotted: twice the batch, half the steps",
         "steps",
     )
     return figure

@@ -101,9 +101,8 @@ def spreads_figure(spreads) -> Figure:
     figure, (axes,) = canvas(3.8)
     ends = {}
     for name, values in spreads.items():
-        layers = np.arange(1, len(values) + 1)
-        axes.plot(layers, np.maximum(values, 1e-6), "o-", color=MEASURED, linewidth=1.8, markersize=4)
-        ends[name] = max(values[-1], 1e-6)
+        axes.plot(np.arange(1, len(values) + 1), values, "o-", color=MEASURED, linewidth=1.8, markersize=4)
+        ends[name] = values[-1]
     axes.set_yscale("log")
     name_lines(axes, ends, apart=0.09)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -39,7 +39,7 @@ def staleness_figure(rates, losses, limits, measured) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     grid(axes, "y")
-    label(axes, "learning rate\nsolid: with this staleness, dashed: as measured, dotted: the limit on paper", "loss")
+    label(axes, "learning rate\nsolid: this staleness, dashed: the measured one, dotted: theoretical limit", "loss")
     return figure
 
 
@@ -55,9 +55,9 @@ def arrived_figure(arrived, count) -> Figure:
             often = times.get(x, 0)
             colour = (MEASURED, often / most) if often else (INK, 0.08)
             axes.add_patch(Rectangle((x - 0.42, y - 0.36), 0.84, 0.72, linewidth=0, facecolor=colour))
-        side_text(axes, y, f"{sum(times.values())} came")
+        side_text(axes, y, f"{sum(times.values())} received")
     axes.set_xlim(-0.5, count - 0.5)
     name_rows(axes, list(arrived))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label(axes, "element\nlight blue: it came once, dark blue: twice")
+    label(axes, "element\nlight blue: received once, dark blue: twice")
     return figure

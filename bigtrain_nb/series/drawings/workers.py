@@ -85,7 +85,7 @@ def message_figure(measured, by_formula) -> Figure:
     axes.yaxis.set_major_formatter(lambda seconds, _: _time(seconds))
     axes.margins(x=0.1, y=0.14)
     grid(axes, "y")
-    label(axes, "message\ndot: measured, dashed: the formula with your L and B", "time of an all-reduce")
+    label(axes, "size of the all-reduce\ndot: measured, dashed: the formula with your L and B", "time of an all-reduce")
     return figure
 
 
@@ -163,7 +163,7 @@ def elastic_figure(whole, stretches) -> Figure:
     axes.set_ylim(0, highest)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     grid(axes, "y")
-    label(axes, "step\nin words: how many workers; grey, wide: two that nobody disturbed", "loss of the step")
+    label(axes, "step\nlabels: number of workers; wide grey line: two workers, undisturbed", "loss of the step")
     return figure
 
 
