@@ -26,7 +26,7 @@ from bigtrain_nb.lab.race import standings_at_checks
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.results import Race
 from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_on, share_of_others
-from bigtrain_nb.measure.sources import is_source
+from bigtrain_nb.measure.source import is_source
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 

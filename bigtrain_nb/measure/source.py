@@ -4,14 +4,15 @@ TensorFlow is not imported here; if it is loaded already, a measurement window s
 """
 
 import math
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from numbers import Integral
 
-from bigtrain_nb.measure.at_rest import wait_for_gpus, wait_until_idle
-from bigtrain_nb.measure.sources import examples_in, has_end, is_source
+from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.hardware import own_cpu_seconds
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
 """Seconds: a warm-up slice of a step, one of an iterator, and the limit on waiting for two slices to agree."""
@@ -25,6 +26,8 @@ LONGEST_PASS = 0.3
 """Seconds. Shorter passes are measured to their end."""
 PREFETCHED = 8
 """Batches, instead of TensorFlow's prefetch: its buffer doubles whenever it is empty, and takes seconds to fill."""
+INFINITE = -1
+"""The cardinality of a `tf.data.Dataset` with `.repeat()`."""
 KEPT = 16
 READABLE_AGAIN = "an iterable that can be read again (a list, a dataset, a class with __iter__)"
 
@@ -200,9 +203,76 @@ class Source:
         return int(done) if is_count else 1
 
 
+def is_source(thing):
+    """Return whether this can be measured: batches, a step function, or an object with `.dataset()`."""
+    is_model = hasattr(thing, "train_on_batch")  # Keras: its step must be given as a function
+    if callable(getattr(thing, "dataset", None)) or (callable(thing) and not is_model and takes(thing)):
+        return True
+    is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
+    return hasattr(thing, "__iter__") and not is_one_thing
+
+
+def has_end(made):
+    """Return whether batches are known to be finite: a `tf.data.Dataset` without `repeat()`, or a sized iterable."""
+    if hasattr(made, "cardinality"):
+        return int(made.cardinality()) != INFINITE
+    try:
+        return len(made) >= 0
+    except (TypeError, NotImplementedError):
+        return False
+
+
+def examples_in(batch, name="source"):
+    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
+    first = batch
+    while isinstance(first, tuple | list | Mapping) and first:
+        if isinstance(first, list) and isinstance(first[0], int | float | str):
+            return len(first)
+        parts = list(first.values()) if isinstance(first, Mapping) else first
+        scalars = [part for part in parts if getattr(part, "shape", None) == ()]  # an example's label
+        first = (scalars or parts)[0]
+    shape = tuple(getattr(first, "shape", ()))
+    if not shape or not shape[0]:
+        raise ValueError(
+            f"{name} yielded {type(first).__name__} of shape {shape}, with no examples along a leading dimension:"
+            " batch it first, as in dataset.batch(32), and leave out scalars; a distributed dataset: give its original"
+        )
+    return int(shape[0])
+
+
 def _is_lazy(done):
     """Return whether this is a dataset, a loader or an iterator, rather than losses, logs or arrays."""
     if hasattr(done, "cardinality") or hasattr(done, "__next__") or callable(getattr(done, "dataset", None)):
         return True
     has_batches = hasattr(done, "__iter__") and hasattr(done, "__len__") and not hasattr(done, "shape")
     return has_batches and not isinstance(done, list | tuple | Mapping | str | bytes)
+
+
+def wait_until_idle(tick, longest):
+    """Wait, for at most ``longest`` seconds, until this process and its children are idle; call ``tick()`` meanwhile.
+
+    Return whether they were busy.
+    """
+    is_busy = False
+    until, used = now() + longest, own_cpu_seconds() - time.thread_time()
+    while now() < until:
+        time.sleep(0.01)
+        tick()
+        used, before = own_cpu_seconds() - time.thread_time(), used
+        if used - before < 0.002:
+            break
+        is_busy = True
+    return is_busy
+
+
+def wait_for_gpus():
+    """Wait until the GPUs of this process have finished; a CPU has finished when TensorFlow's call returns.
+
+    `tf.test.experimental.sync_devices` would include the devices of other workers, and raises in a worker.
+    """
+    tf = sys.modules.get("tensorflow")
+    if not hasattr(tf, "config") or not tf.config.get_visible_devices("GPU"):
+        return  # not loaded, still loading, or no GPUs
+    for device in tf.config.list_logical_devices("GPU"):  # a GPU may be split into several
+        with tf.device(device.name):
+            tf.raw_ops.SyncDevice()

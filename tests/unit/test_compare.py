@@ -11,7 +11,7 @@ from clocks import Clock, Source, pair
 
 from bigtrain_nb.measure import rounds, source
 from bigtrain_nb.measure.rounds import compare
-from bigtrain_nb.measure.sources import INFINITE
+from bigtrain_nb.measure.source import INFINITE
 
 
 def step_of(clock, seconds):

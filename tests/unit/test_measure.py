@@ -14,7 +14,7 @@ from bigtrain_nb.measure import progress, source
 from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.source import Source as Measured
-from bigtrain_nb.measure.sources import examples_in
+from bigtrain_nb.measure.source import examples_in
 from bigtrain_nb.measure.throughput import throughput
 
 

@@ -14,8 +14,8 @@ from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_compat import layers_within, overriding, patched_method
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, cause, interval, number
-from bigtrain_nb.measure.at_rest import wait_for_gpus
 from bigtrain_nb.measure.results import Result
+from bigtrain_nb.measure.source import wait_for_gpus
 from bigtrain_nb.train.model import Model
 
 ROUND = 0.25

@@ -17,7 +17,7 @@ from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.keras_compat import overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, quantity
-from bigtrain_nb.measure.at_rest import wait_for_gpus
+from bigtrain_nb.measure.source import wait_for_gpus
 
 WARM_UP = 3
 """Steps that do not count: the first one traces and compiles, and after a pause buffers are full."""
