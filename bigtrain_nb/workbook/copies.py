@@ -17,6 +17,7 @@ EVENING = "evening"
 """The tag of cells on the short track; its copies are named evening-00-... ."""
 LINK = re.compile(r"(?<=\]\()[\w-]+\.ipynb")
 SECTION = re.compile(r"(?<=\]\()#([^)\s]+)")
+MINUTES = re.compile(r"about \d+ minutes to work through.*?the evening \(☾\) (\d+)")
 HEADING = re.compile(r"^##+ (.*)$", re.MULTILINE)
 
 
@@ -54,7 +55,8 @@ def make_evening(notebook, folder):
         if cell["cell_type"] == "markdown":
             cell["source"] = SECTION.sub(partial(_where, here, notebook.name), cell["source"])
     said = f"**This is the short track.** What it mentions but omits is in [the full notebook]({notebook.name})."
-    new["cells"][0]["source"] = new["cells"][0]["source"].replace("**Takes**", f"{said}\n\n**Takes**", 1)
+    title = MINUTES.sub(r"about \1 minutes", new["cells"][0]["source"])
+    new["cells"][0]["source"] = title.replace("**Takes**", f"{said}\n\n**Takes**", 1)
     return _make(new, Path(folder) / (record.EVENING + notebook.name))
 
 

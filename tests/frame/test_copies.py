@@ -201,7 +201,7 @@ def test_links_of_the_evening_to_sections_that_it_lacks_lead_to_the_whole_notebo
         "cell_type": "markdown",
         "id": "title",
         "metadata": {"tags": ["evening"]},
-        "source": "# Title\n\n**Takes** long.",
+        "source": "# Title\n\n**Takes** about 45 minutes to work through; **Further** another 20; the evening (☾) 20.",
     }
     cells = [first, first | {"id": "here", "source": text}]
     notebook = tmp_path / "00-first.ipynb"
@@ -209,7 +209,7 @@ def test_links_of_the_evening_to_sections_that_it_lacks_lead_to_the_whole_notebo
     copies.make_evening(notebook, tmp_path / "my")
     title, here = copies.read(tmp_path / "my" / "evening-00-first.ipynb")["cells"]
     assert here["source"] == "## Here\n\n[here](#Here), [further](00-first.ipynb#Far-away)"
-    assert "is in [the full notebook](00-first.ipynb).\n\n**Takes** long." in title["source"]
+    assert "is in [the full notebook](00-first.ipynb).\n\n**Takes** about 20 minutes." in title["source"]
 
 
 def test_a_new_copy_of_the_evening_leaves_what_is_noted(evening, tmp_path):
