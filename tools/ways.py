@@ -128,7 +128,7 @@ def wanted():
         texts[page] = text
     together = sum(int(one) for one in re.findall(r"\.ipynb\) \| (\d+) \|", texts[ROOT / "notebooks" / "README.md"]))
     front = ROOT / "README.md"
-    texts[front] = re.sub(r"(In all about) \d+ hours", rf"\1 {together / 60:.0f} hours", texts[front])
+    texts[front] = re.sub(r"(core paths take about) \d+ hours", rf"\1 {together / 60:.0f} hours", texts[front])
     return texts
 
 
