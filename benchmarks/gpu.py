@@ -50,7 +50,7 @@ PEAK = 989e12
 
 
 def flops_of_a_token(name, length):
-    """Return the FLOPs of a step per token: 6 per matmul parameter, and causal attention (PaLM, appendix B)."""
+    """Return the FLOPs of a step per token: 6 per matmul parameter, and half of PaLM's attention (appendix B)."""
     shape = MODELS[name]
     width, heads = shape["width"], shape["heads"]
     of_attention = 2 * width * width + 2 * width * width * shape["kv_heads"] // heads

@@ -109,7 +109,7 @@ def two_workers(job, rounds):
 
 
 def planned(network, ways, **settings):
-    """Return plans for those of ``ways`` that a plan covers: the unmodified model and the recomputed one."""
+    """Return {way: plan} for the unmodified model and the recomputed one, if they are among ``ways``."""
     plans = {}
     for way in ways:
         if way in (WHOLE, RECOMPUTED):

@@ -32,7 +32,7 @@ NETWORKS = {
     SMALL: {"width": 32, "layers": 6},
     **LONG,
 }
-"""Compute-bound with 2.5 million parameters; communication-bound with 6.6 or 19 million; tiny; few long sequences."""
+"""Compute-bound with 2.4 million parameters; communication-bound with 6.6 or 19 million; tiny; few long sequences."""
 FEW_TEXTS = 2
 FEW_EXAMPLES = 8
 BATCH, STEPS, SEED = 32, 4, 0

@@ -23,7 +23,7 @@ LIKE_OURS = {
     TOGETHER[1]: "shard_optimizer=True",
     TOGETHER[2]: "fully_shard=True",
 }
-"""Our counterpart of each. FSDP does not recompute blocks; fully_shard does."""
+"""Our counterpart of each. PyTorch's FSDP does not recompute blocks; ours does."""
 
 
 class Block(nn.Module):

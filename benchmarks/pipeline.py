@@ -1,4 +1,4 @@
-"""Our tuned input pipeline, PyTorch's DataLoader and Grain: same JPEG files, same output, one interleaved run."""
+"""Our tuned input pipeline, PyTorch's DataLoader and Grain: same JPEG images, same output, one interleaved run."""
 
 import argparse
 from dataclasses import replace

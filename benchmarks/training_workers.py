@@ -13,7 +13,7 @@ from statistics import median
 import bigtrain_nb as bt
 
 WORKERS, MICRO_BATCHES, BATCH, EPOCHS, LIMIT = 2, 4, 64, 4, 180
-STEPS = {"wide": 12, "conv": 20}
+STEPS = 12
 """Steps per epoch: about a second on two cores. The first epoch does not count."""
 JOBS = {
     "bt.Model": [("wide", 1), ("wide", MICRO_BATCHES)],
@@ -51,28 +51,20 @@ def main(job, answer):
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
     found = []
-    for network, micro_batches in JOBS[job]:
+    for _, micro_batches in JOBS[job]:
         epochs = by_hand if job == "by hand" else fit
-        seconds = epochs(tf, strategy, job, network, micro_batches)
-        found.append(STEPS[network] * BATCH / median(seconds[1:]))
+        seconds = epochs(tf, strategy, micro_batches)
+        found.append(STEPS * BATCH / median(seconds[1:]))
     if strategy.cluster_resolver.task_id == 0:
         Path(answer).write_text(json.dumps(found), encoding="utf-8")
 
 
-def fit(tf, strategy, job, network, micro_batches):
+def fit(tf, strategy, micro_batches):
     """Return the seconds of each epoch of `fit`."""
-    if job == "tf-keras":
-        import tf_keras as keras
+    import keras
 
-        make, settings = keras.Model, {}
-    else:
-        import keras
-
-        from bigtrain_nb.train.model import Model
-
-        make, settings = Model, {"micro_batches": micro_batches}
     with strategy.scope():
-        model = make(*layers(keras, network), **settings)
+        model = bt.Model(*layers(keras), micro_batches=micro_batches)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.SGD(0.01), loss=loss)
     began, seconds = [], []
@@ -80,19 +72,19 @@ def fit(tf, strategy, job, network, micro_batches):
         on_epoch_begin=lambda epoch, logs: began.append(time.perf_counter()),
         on_epoch_end=lambda epoch, logs: seconds.append(time.perf_counter() - began[-1]),
     )
-    data = dataset(tf, network, BATCH)
-    model.fit(data, steps_per_epoch=STEPS[network], epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[clock])
+    data = dataset(tf, BATCH)
+    model.fit(data, steps_per_epoch=STEPS, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[clock])
     return seconds
 
 
-def by_hand(tf, strategy, job, network, micro_batches):
+def by_hand(tf, strategy, micro_batches):
     """Return the seconds of each epoch of a loop that accumulates micro-batches, with an all-reduce after each."""
     import keras
 
     with strategy.scope():
-        model = keras.Model(*layers(keras, network))
+        model = keras.Model(*layers(keras))
     variables = [variable.value for variable in model.trainable_variables]
-    batches = iter(strategy.experimental_distribute_dataset(dataset(tf, network, BATCH // micro_batches)))
+    batches = iter(strategy.experimental_distribute_dataset(dataset(tf, BATCH // micro_batches)))
 
     def descend(strategy, gradients):
         for variable, gradient in zip(variables, gradients, strict=True):
@@ -116,30 +108,23 @@ def by_hand(tf, strategy, job, network, micro_batches):
     seconds = []
     for _ in range(EPOCHS):
         began = time.perf_counter()
-        for _ in range(STEPS[network]):
+        for _ in range(STEPS):
             update()
         seconds.append(time.perf_counter() - began)
     return seconds
 
 
-def layers(keras, network):
-    """Return inputs and logits: "wide" has 5.3 million parameters and little compute, "conv" the opposite."""
-    if network == "wide":
-        x = inputs = keras.Input([512])
-        for _ in range(2):
-            x = keras.layers.Dense(2048, activation="relu")(x)
-    else:
-        x = inputs = keras.Input([64, 64, 3])
-        for width in (16, 32, 64):
-            x = keras.layers.Conv2D(width, 3, strides=2, padding="same", activation="relu")(x)
-        x = keras.layers.GlobalAveragePooling2D()(x)
+def layers(keras):
+    """Return inputs and logits: 5.3 million parameters and little compute."""
+    x = inputs = keras.Input([512])
+    for _ in range(2):
+        x = keras.layers.Dense(2048, activation="relu")(x)
     return inputs, keras.layers.Dense(10)(x)
 
 
-def dataset(tf, network, batch):
-    """Return infinite batches of noise in the network's input shape, with labels in 0..9."""
-    shape = [512] if network == "wide" else [64, 64, 3]
-    noise = tf.random.stateless_normal([512, *shape], seed=[1, 2])
+def dataset(tf, batch):
+    """Return infinite batches of noise, with labels in 0..9."""
+    noise = tf.random.stateless_normal([512, 512], seed=[1, 2])
     labels = tf.random.stateless_uniform([512], seed=[3, 4], maxval=10, dtype=tf.int32)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA

@@ -137,9 +137,9 @@ class Model(keras.Model):
     (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer that cannot be sharded, in
     training for one that accumulates gradients itself, for losses with incompatible reductions, for losses that are
     undeclared sums, for batches whose tensors do not share the first axis, with scalars or None on several replicas,
-    for stateful RNNs and batches that are not dense in micro-batches, for synchronized `BatchNormalization` in
-    micro-batches on several replicas, for `SpectralNormalization` in pieces, for `SwapEMAWeights` with
-    ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for losses that are sums.
+    for stateful RNNs and `SpectralNormalization` in micro-batches or on several replicas, for batches in micro-batches
+    that are not dense, for synchronized `BatchNormalization` in micro-batches on several replicas, for `SwapEMAWeights`
+    with ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for losses that are sums.
 
     Example::
 

@@ -133,3 +133,10 @@ def test_what_a_reader_is_told_to_install_can_be_installed():
     assert len(told) > 20 and len({what for _, what in told}) > 6
     assert [one for one in sorted(told) if not can_be_installed(one[1])] == []
     assert not can_be_installed("bigtrain-nb[workbook]") and not can_be_installed(".[workbooks]")
+
+
+def test_each_case_of_the_plans_benchmark_has_a_network(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import budget
+
+    assert all(callable(case.build) for case in budget.CASES)

@@ -52,7 +52,7 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     which compiles each shape separately.
 
     Raises ValueError for a model without attention and, by name, for layers that are not supported: with attention
-    dropout (not yet verified on a GPU), a soft cap, sinks or a position bias, or already changed by `chunk_attention`.
+    dropout (unverified on a GPU), a soft cap, sinks, a position bias or `chunk_attention`. TypeError as `recompute`.
 
     Example::
 

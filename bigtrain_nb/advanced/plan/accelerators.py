@@ -156,7 +156,7 @@ class _ByName(dict):
 
 
 ACCELERATORS: dict[str, Accelerator] = _ByName((one.name, one) for one in _ALL)
-"""{name: `Accelerator`}, GPUs first, then TPUs. KeyError for unknown names.
+"""{name: `Accelerator`}, GPUs first, then Trainium 2 and TPUs. KeyError for unknown names.
 
 Example::
 

@@ -228,7 +228,7 @@ def plan_cluster(
       HSDP). Default: all, or full nodes where that is much faster;
     - ``devices_per_node``: devices that ``on``'s links connect; default: as usual for ``on``, such as 8 or 72;
     - ``micro_batches``: per data-parallel replica; default: as few as memory allows, with a pipeline one per sequence;
-    - ``policy``: a Keras dtype policy, or "float8": matmuls in 8 bits, all else as in bfloat16; ``optimizer``: "sgd",
+    - ``policy``: "float32", "mixed_float16", "mixed_bfloat16" or "float8" (matmuls only); ``optimizer``: "sgd",
       "momentum", "lion", "muon", "adam" or "adamw";
     - ``network``: bytes/s in one direction from each device's NIC to other nodes; default: that of ``on``.
 

@@ -132,7 +132,7 @@ def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: flo
     ``size`` S: bytes on each device; ``devices`` n; ``bandwidth`` B: bytes/s that a device sends in one direction;
     ``latency``: seconds per message. Each device sends n-1 chunks of S/n to be summed and n-1 of the result; no
     algorithm sends less (Patarasuk & Yuan 2009). Between n nodes, B is that of all NICs of a node. Raises ValueError
-    for a negative size or latency and for a bandwidth that is not positive.
+    for a negative size or latency, a bandwidth that is not positive, and fewer than one device.
 
     Example::
 

@@ -97,7 +97,7 @@ def plan_step(
 
     The duration of a step is measured, not planned: `bt.throughput(step)`.
 
-    - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
+    - ``model``: a built Keras model, or a no-argument function that builds one under ``policy`` (default: current);
     - ``batch``: the full batch: a number of examples or, if the model does not define its shapes, one batch (x, y) or a
       dataset as for `bt.profile`, whose first batch is used;
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);

@@ -89,7 +89,7 @@ class Diagnosis(Shown):
 
     @property
     def rate_without_bottleneck(self) -> float:
-        """Throughput (examples/s) of the other stages if the bottleneck cost nothing; the cores limit it to `ceiling`.
+        """Throughput (examples/s) of the other stages if the bottleneck cost nothing, not capped at `ceiling`.
 
         Infinite if no other stage takes any time.
         """
@@ -150,7 +150,7 @@ def _slowest_thread(stages):
 
 
 def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> Diagnosis:
-    """Run a `Pipeline` or a `tf.data.Dataset` for ``seconds`` and return a `Diagnosis`.
+    """Run a `Pipeline` or a `tf.data.Dataset` for ``seconds``, 30 % of them warm-up, and return a `Diagnosis`.
 
     The pipeline runs unchanged, with the rewrites that its options allow; a finite one is restarted. A stage's time is
     its own processing time, without waiting for inputs, summed over its parallel calls.

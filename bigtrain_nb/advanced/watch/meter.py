@@ -40,7 +40,7 @@ class Meter(Shown, keras.callbacks.Callback):
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of the forward and backward pass, as counted by
       `bt.plan_step`, without recomputation, over the peak of the devices, in 16 bits if any layer computes in them
       (Chowdhery et al. 2022, "PaLM"). None if the plan does not know the FLOPs, as for a cuDNN LSTM, or
-      `bt.ACCELERATORS` lacks the device, as for CPUs, or the dtype, as for float64; what is shown has the reason.
+      `bt.ACCELERATORS` lacks the device, as for CPUs, or the dtype, as for float64; the meter prints the reason.
     - ``examples_per_second``: the median of ``result``, or None; available at any time.
     - ``tokens_per_second``: the same in tokens, if the model has an embedding and its input is integers
       [batch, length]; padding counts. None for other models, and if the length differs between batches.
@@ -63,7 +63,7 @@ class Meter(Shown, keras.callbacks.Callback):
     The resulting weights are bitwise identical to those without a meter. `result` raises ValueError if there is no
     round yet, or if custom steps count no examples, or count batches. `fit` raises TypeError for ``gradients=True`` and
     a model that is not a `bt.Model`; ValueError if neither micro-batches nor replicas split the batch, and for losses
-    that are sums.
+    that are sums; ValueError also for two meters in one `fit`.
 
     Example::
 
