@@ -16,6 +16,8 @@ from bigtrain_nb.common.words import cause
 
 FILE = "owner.json"
 A_NOTEBOOK = "a notebook"
+CLOSE_SECONDS = 2.0
+"""Largest difference between two readings of a process's start: the time of the boot is known in whole seconds."""
 LARGEST_TOKEN = 2**24  # exact in float32, which workers exchange
 
 
@@ -35,7 +37,7 @@ class FolderOwner:
             "host": socket.gethostname(),
             "pid_namespace": _pid_namespace(),
             "process": os.getpid(),
-            "started": psutil.Process().create_time(),
+            "started": _started(os.getpid()),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "runs": _what_runs(),
             "state": "made",
@@ -84,14 +86,13 @@ class FolderOwner:
         return self._note["runs"]
 
     def _is_mine(self, note):
-        mine = self._note
-        return all(note[name] == mine[name] for name in ("host", "pid_namespace", "process", "started"))
+        return note["process"] == self._note["process"] and self._runs_here(note)
 
     def _runs_here(self, note):
         """Return whether a note's process is alive on this host, in this container."""
         if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
-                return psutil.Process(note["process"]).create_time() == note["started"]
+                return abs(_started(note["process"]) - _since_boot(note["started"])) < CLOSE_SECONDS
         return False
 
     def _in_use_by(self, note):
@@ -118,6 +119,16 @@ class FolderOwner:
         with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:
             file.write(json.dumps(self._note))
         tf.io.gfile.rename(f"{self._path}.part", self._path, overwrite=True)
+
+
+def _started(process):
+    """Return when a process was started, in seconds since the boot: the system's clock may be set meanwhile."""
+    return psutil.Process(process).create_time() - psutil.boot_time()
+
+
+def _since_boot(started):
+    """Return the same of a note; earlier versions noted seconds since 1970."""
+    return started - psutil.boot_time() if started > 1e9 else started
 
 
 def _pid_namespace():
