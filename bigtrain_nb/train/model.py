@@ -11,6 +11,7 @@ and checks that refuse settings.
 import inspect
 import math
 import os
+import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -371,6 +372,8 @@ class Model(keras.Model):
         with already_reduced(self.optimizer), after(share.data):
             if weights:
                 self.optimizer.apply_gradients(pairs)
+            else:
+                warnings.warn("The model does not have any trainable weights.", stacklevel=2)  # as in stock
             self._loss_tracker.update_state(step["loss"], sample_weight=share.examples)
 
     def test_step(self, data):
@@ -534,7 +537,7 @@ class Model(keras.Model):
         """
         if has_seen_examples(self):
             return {**logs, **{name: log for name, log in self.get_metrics_result().items() if name in logs}}
-        counts_elsewhere = overriding(self, "train_step") or overriding(self, "test_step")
+        counts_elsewhere = any(name in vars(self) or overriding(self, name) for name in ("train_step", "test_step"))
         return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
     # Unsharded weights: count, get, set and save
