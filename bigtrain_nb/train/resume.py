@@ -317,15 +317,16 @@ class Resume(keras.callbacks.Callback):
         return fit
 
     def _fit(self, own_fit, given, callbacks):
-        """Train, restoring and saving other callbacks' state after they run, whatever the order of ``callbacks``."""
+        """Train; restore and save after the other callbacks, whose effects a save has, whatever their order."""
         self._refuse_wrong_fit(given, callbacks)
+        before_others = keras.callbacks.LambdaCallback(on_train_batch_begin=self._begin_batch)
         after_others = keras.callbacks.LambdaCallback(
             on_train_begin=self._begin_fit,
             on_epoch_begin=self._begin_epoch,
             on_train_batch_end=self._end_batch,
             on_epoch_end=self._end_epoch_of_fit,
         )
-        given["callbacks"] = [*callbacks, after_others]
+        given["callbacks"] = [before_others, *callbacks, after_others]
         if callback_state.has_stopped(callbacks, self._state.callbacks):
             print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
             given["epochs"] = self.epoch
@@ -397,12 +398,12 @@ class Resume(keras.callbacks.Callback):
             for done, shown in self._state.history:
                 history.on_epoch_end(done, shown)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def _begin_batch(self, batch, logs):
         if self.step == self._length:
             raise StopIteration  # Keras does not know the end of a resumed epoch, and would do one more step
         self._in_step = True
 
-    def on_train_batch_end(self, batch, logs=None):
+    def _end_batch(self, batch, logs):
         if self._epochs.times_opened == self._opened:
             raise ValueError(f"fit does not train on the dataset that resume.data(make_epoch) returned: {ONE_FIT}")
         done = self._before + batch + 1
@@ -414,14 +415,12 @@ class Resume(keras.callbacks.Callback):
             if self._before:  # Keras warns if data ends before the epoch's length
                 self._suppressed_warnings.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Your input ran out of data")
-
-    def on_test_begin(self, logs=None):
-        self._suppressed_warnings.close()
-
-    def _end_batch(self, batch, logs):
         self._stops_within_epoch = self.model.stop_training and self.step != self._length
         if self._stops_within_epoch:  # before the other callbacks end the epoch, which a restart continues
             self._save(stop=self._preemption.was_requested())
+
+    def on_test_begin(self, logs=None):
+        self._suppressed_warnings.close()
 
     def _end_epoch_of_fit(self, epoch, logs):
         self._suppressed_warnings.close()

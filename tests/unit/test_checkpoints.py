@@ -117,7 +117,7 @@ def test_several_steps_per_execution(data, tmp_path):
         return model_of(seed=seed, steps_per_execution=4)
 
     expected = train(Resume(tmp_path / "whole", make()), epoch_of=data)
-    cut(tmp_path / "cut", 3 + 1, make, every=3, epoch_of=data)
+    cut(tmp_path / "cut", 3 + 2, make, every=3, epoch_of=data)
     resume = Resume(tmp_path / "cut", make(seed=2), every=3)
     assert (resume.epoch, resume.step) == (1, 4)
     assert train(resume, epoch_of=data) == expected
