@@ -89,7 +89,8 @@ class Traits(NamedTuple):
     them. Seeds are (0, 0) if nondeterministic, None if they are not constants; the state is None if each pass has the
     same order. Shuffling within a function of the dataset is not detected."""
     seeds: set | None = None
-    """The first of the two seeds of each, including those within functions."""
+    """The two seeds of each and of each dataset of random numbers, including those within functions; the second is None
+    if it is not a constant."""
     keeps_order: bool | None = None
     """Whether parallel operations yield elements in order: not with ``deterministic=False``."""
     calls_python: bool | None = None
@@ -144,10 +145,16 @@ def _seeds_in(graph):
         nodes = {node.name: node for node in each}
         for node in each:
             if node.op in _SEEDS:
-                first = nodes.get(node.input[_SEEDS[node.op]].partition(":")[0])
-                if first is not None and first.op == "Const":
-                    found.add(int(tf.make_ndarray(first.attr["value"].tensor)))
+                inputs = [nodes.get(name.partition(":")[0]) for name in node.input[_SEEDS[node.op] :][:2]]
+                first, second = (_constant(one) for one in inputs)
+                if first is not None:
+                    found.add((first, second))
     return found
+
+
+def _constant(node):
+    is_one = node is not None and node.op == "Const"
+    return int(tf.make_ndarray(node.attr["value"].tensor)) if is_one else None
 
 
 def _changes_examples(graph, nodes):

@@ -77,7 +77,7 @@ def refuse_another_seed(dataset, epoch, seed_before):
     """
     seed = global_seed()
     seeds = traits_of(dataset).seeds
-    if seed_before not in (None, seed) and (seeds is None or seed in seeds):
+    if seed_before not in (None, seed) and (seeds is None or seed in {first for first, _ in seeds}):
         depends = "may depend" if seeds is None else "depends"
         raise ValueError(
             f"the order of epoch {epoch} {depends} on TensorFlow's global seed, which was {seed_before} before the"
