@@ -12,14 +12,14 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
-from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, overriding
+from bigtrain_nb.common.keras_compat import callbacks_in, innermost, layers_within, overriding, parts_of
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train import callback_state
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
-from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch, length_of
+from bigtrain_nb.train.epoch_by_epoch import OF_A_PIPELINE, EpochByEpoch, length_of
 from bigtrain_nb.train.first_batches import (
     FirstBatches,
     refuse_another_order,
@@ -71,7 +71,9 @@ class Resume(keras.callbacks.Callback):
 
     After SIGTERM to any worker, all save after the same step and exit with code `PREEMPTED`, 75; a scheduler, or
     ``bt.run_workers(..., restarts=3)``, restarts them. With several workers, the save comes about half a second or one
-    step later, whichever is longer. Python handles signals only in the main thread.
+    step later, whichever is longer. In an epoch's last step, or in validation, it comes after the validation, because a
+    checkpoint does not hold the epoch's metrics: validate for less time than the scheduler waits until SIGKILL. Python
+    handles signals only in the main thread.
 
     Sharded weights and optimizer state are saved unsharded, for which the chief's host needs memory. They can be
     restored sharded or not, on any number of replicas; but with one replica ``shard_optimizer=True`` raises, so a
@@ -140,12 +142,14 @@ class Resume(keras.callbacks.Callback):
         self._loop_sets_seed = False  # per epoch, so the seed is not for the next one
         self._checked_order = False  # of the epoch in which training resumes
         self._in_loop = False
+        self._done_before_loop = 0  # steps of this epoch
         self._in_step = False  # of `fit`
         self._stops_within_epoch = False
         self._callbacks = None  # of the running `fit`
         self._epochs = None  # the result of `data`
         self._suppressed_warnings = ExitStack()
         self._warned_nonfinite = False
+        self._told_to_wait = False  # for the end of a validation
         self.restored = self._restore() > 0
         self._files.watch_only_finite()
         model.fit = self._wrap_fit(model)
@@ -171,6 +175,7 @@ class Resume(keras.callbacks.Callback):
             while self.epoch < count:
                 self._length = None
                 self._in_loop = True
+                self._done_before_loop = self.step
                 try:
                     yield self.epoch
                 finally:
@@ -233,7 +238,7 @@ class Resume(keras.callbacks.Callback):
         Raises TypeError if ``dataset`` is not a `tf.data.Dataset`, ValueError if it is infinite, has fewer batches than
         are done, or another policy. Several workers shard it as in `data`.
         """
-        of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; for a Pipeline, its .dataset()")
+        of_kind("dataset", dataset, tf.data.Dataset, f"a tf.data.Dataset of batches; for a Pipeline, {OF_A_PIPELINE}")
         return self._raise_on_all(lambda: self._left_of(dataset))
 
     def _left_of(self, dataset):
@@ -271,13 +276,20 @@ class Resume(keras.callbacks.Callback):
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and exit after SIGTERM.
 
-        Raises RuntimeError outside the loop over `epochs`, ValueError if ``steps`` is not an integer, and in the first
-        step after a restart if the dataset begins differently than before.
+        Raises RuntimeError outside the loop over `epochs`, and in the first step after a restart within an epoch if
+        `rest` was not called; ValueError if ``steps`` is not an integer, and in that step if the dataset begins
+        differently than before.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
                 "call step_done inside `for epoch in resume.epochs(count):`, which counts the epochs; or train with one"
                 f" call of fit: {ONE_FIT}"
+            )
+        if self._in_loop and self._before < self._done_before_loop:
+            raise RuntimeError(
+                f"{self.step} steps of epoch {self.epoch} were done before, and this loop would repeat them: iterate"
+                " over resume.rest(dataset), which skips their batches. Without a tf.data.Dataset, take the numbers of"
+                " the batches from resume.rest(tf.data.Dataset.range(steps))"
             )
         before = self.step
         if not self._has_done_a_step:
@@ -422,6 +434,11 @@ class Resume(keras.callbacks.Callback):
     def on_test_begin(self, logs=None):
         self._suppressed_warnings.close()
 
+    def on_test_batch_begin(self, batch, logs=None):
+        if self._preemption.noted and not self._told_to_wait:
+            self._told_to_wait = True
+            print("SIGTERM: this process saves and exits after the validation", flush=True)
+
     def _end_epoch_of_fit(self, epoch, logs):
         self._suppressed_warnings.close()
         self._in_step = False  # Keras has begun another batch if it did not know that this was the last
@@ -487,6 +504,7 @@ class Resume(keras.callbacks.Callback):
                 f"{blind} of {self.model.distribute_strategy.num_replicas_in_sync} replicas do not see the"
                 f" chief's file in {self._folder}: give a folder that all workers share"
             )
+        rates = _learning_rates(self.model)
         number = self._raise_on_all(self._files.restore)
         numbers = self._answers(number)
         if min(numbers) < max(numbers):
@@ -497,7 +515,7 @@ class Resume(keras.callbacks.Callback):
         if number:
             self._state.assign_seeds()
         if self._chief:
-            self._report_restore(number, before)
+            self._report_restore(number, before, rates)
         return number
 
     def _answers(self, number, problem=None):
@@ -518,7 +536,7 @@ class Resume(keras.callbacks.Callback):
             time.sleep(0.1)
         return True
 
-    def _report_restore(self, number, before):
+    def _report_restore(self, number, before, rates):
         """Print findings that a user who restarts a run might not expect."""
         restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
         if restarts and not number:
@@ -534,6 +552,13 @@ class Resume(keras.callbacks.Callback):
                 f" its checkpoint, epoch {self.epoch}, step {self.step}",
                 flush=True,
             )
+        for name, rate in _learning_rates(self.model).items():
+            if rate != rates[name]:
+                print(
+                    f"The learning rate is {rate:g}, as in the checkpoint, not {rates[name]:g}, as compiled: to change"
+                    f" it, assign {name} after Resume",
+                    flush=True,
+                )
 
     def _save(self, stop):
         """Save, and exit if ``stop``; all workers must call it."""
@@ -553,8 +578,8 @@ class Resume(keras.callbacks.Callback):
                 stacklevel=2,
             )
         if stop:
-            self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
-            what = "nothing saved" if nonfinite else "saved"
+            outcomes = self._answers(1 if nonfinite else 0)  # waits until the chief has saved
+            what = "nothing saved" if any(outcomes) else "saved"
             print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, exiting", flush=True)
             exit_preempted()
 
@@ -566,6 +591,18 @@ def _by_name(fit, args, kwargs):
     if len(names) < len(args):
         names = list(inspect.signature(keras.Model.fit).parameters)[1:]
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _learning_rates(model):
+    """Return the learning rate of each optimizer, {expression: number}, except schedules, which no checkpoint holds."""
+    rates = {}
+    for name, optimizer in optimizers_of(model).items():
+        for index, part in enumerate(parts_of(optimizer)):
+            rate = getattr(part, "learning_rate", None)
+            if isinstance(rate, keras.Variable):
+                inner = "" if part is innermost(optimizer) else f".optimizers[{index}]"
+                rates[f"model.{name}{inner}.learning_rate"] = float(rate.numpy())
+    return rates
 
 
 def _refuse_scope_of_workers():
