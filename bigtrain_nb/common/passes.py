@@ -130,12 +130,10 @@ def _shuffles_in(graph):
     found = []
     shuffling = [node for node in graph.node if "Shuffle" in node.op and node.op in _SEEDS]
     for node in [*shuffling, *_sampling(nodes)]:
-        inputs = [nodes[name.partition(":")[0]] for name in node.input]
-        first = _SEEDS[node.op]
-        seeds = [one.attr["value"].tensor for one in inputs[first : first + 2] if one.op == "Const"]
+        seeds = _seeds_of(node, nodes)
         moves_on = any(node.attr[f"{name}_each_iteration"].b for name in ("reshuffle", "rerandomize"))
-        memory = inputs[-1].attr["value"].tensor.SerializeToString() if moves_on else None
-        found.append((tuple(int(tf.make_ndarray(seed)) for seed in seeds) if len(seeds) == 2 else None, memory))
+        state = nodes[node.input[-1].partition(":")[0]].attr["value"].tensor
+        found.append((None if None in seeds else seeds, state.SerializeToString() if moves_on else None))
     return found
 
 
@@ -143,18 +141,15 @@ def _seeds_in(graph):
     found = set()
     for each in [graph.node, *(function.node_def for function in graph.library.function)]:
         nodes = {node.name: node for node in each}
-        for node in each:
-            if node.op in _SEEDS:
-                inputs = [nodes.get(name.partition(":")[0]) for name in node.input[_SEEDS[node.op] :][:2]]
-                first, second = (_constant(one) for one in inputs)
-                if first is not None:
-                    found.add((first, second))
-    return found
+        found |= {_seeds_of(node, nodes) for node in each if node.op in _SEEDS}
+    return {(first, second) for first, second in found if first is not None}
 
 
-def _constant(node):
-    is_one = node is not None and node.op == "Const"
-    return int(tf.make_ndarray(node.attr["value"].tensor)) if is_one else None
+def _seeds_of(node, nodes):
+    """Return the two seeds of a node, each None if it is not a constant."""
+    names = [name.partition(":")[0] for name in node.input[_SEEDS[node.op] :][:2]]
+    inputs = [nodes[name] if name in nodes and nodes[name].op == "Const" else None for name in names]
+    return tuple(None if one is None else int(tf.make_ndarray(one.attr["value"].tensor)) for one in inputs)
 
 
 def _changes_examples(graph, nodes):

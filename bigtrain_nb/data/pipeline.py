@@ -51,7 +51,8 @@ class Pipeline:
     - ``vectorize``: process a batch per call, in ``finish`` and in the default ``parse``. (Before a cache, images are
       decoded one at a time.)
     - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path (with a "/" in it), whose
-      folder is created if missing. Programs share a cache if they read the same files, of the same size and
+      folder is created if missing. Each `dataset()` fills a "file" of its own: for a dataset in each epoch, as for
+      `Resume.data`, give a path, which all of them share, whatever their ``seed``. Programs share a cache if they read the same files, of the same size and
       modification time, with the same settings: a digest of these is added to the path. A custom ``parse`` is
       identified only by its name, a `functools.partial` also by its arguments: when you change the function, choose
       another path. Only one program at a time can fill it.

@@ -16,8 +16,6 @@ from bigtrain_nb.common.words import cause
 
 FILE = "owner.json"
 A_NOTEBOOK = "a notebook"
-CLOSE_SECONDS = 2.0
-"""Largest difference between two readings of a process's start: the time of the boot is known in whole seconds."""
 LARGEST_TOKEN = 2**24  # exact in float32, which workers exchange
 
 
@@ -92,7 +90,10 @@ class FolderOwner:
         """Return whether a note's process is alive on this host, in this container."""
         if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
-                return abs(_started(note["process"]) - _since_boot(note["started"])) < CLOSE_SECONDS
+                started = note["started"]
+                if started > 1e9:  # an earlier version noted seconds since 1970
+                    started -= psutil.boot_time()
+                return abs(_started(note["process"]) - started) < 2  # the boot's time has whole seconds
         return False
 
     def _in_use_by(self, note):
@@ -124,11 +125,6 @@ class FolderOwner:
 def _started(process):
     """Return when a process was started, in seconds since the boot: the system's clock may be set meanwhile."""
     return psutil.Process(process).create_time() - psutil.boot_time()
-
-
-def _since_boot(started):
-    """Return the same of a note; earlier versions noted seconds since 1970."""
-    return started - psutil.boot_time() if started > 1e9 else started
 
 
 def _pid_namespace():

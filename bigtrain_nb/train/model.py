@@ -117,7 +117,8 @@ class Model(keras.Model):
       `shuffle`, `fit` and `evaluate` raise before a step
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
-    - values that a custom `compute_metrics` adds to those of metrics become their mean over the examples
+    - values that a custom `compute_metrics` adds to those of metrics become their mean over the examples; under the
+      name of a metric, its own result is shown
     - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
     - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
-from bigtrain_nb.common.keras_compat import callbacks_in, innermost, layers_within, overriding, parts_of
+from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, overriding
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
@@ -128,8 +128,8 @@ class Resume(keras.callbacks.Callback):
         self._preemption = Preemption(self._ask if self._several_workers else None)
         self._state = TrainState(model)
         self._optimizer = model.optimizer
-        variables = {"weights": model.weights}
-        variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
+        of_optimizers = {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
+        variables = {"weights": model.weights, **of_optimizers}
         self._unlisted = unlisted_variables(model)
         unlisted = list(self._unlisted.values())
         self._files = CheckpointFiles(self._folder, variables, state=self._state, unlisted=unlisted)
@@ -150,7 +150,7 @@ class Resume(keras.callbacks.Callback):
         self._suppressed_warnings = ExitStack()
         self._warned_nonfinite = False
         self._told_to_wait = False  # for the end of a validation
-        self.restored = self._restore() > 0
+        self.restored = self._restore(of_optimizers) > 0
         self._files.watch_only_finite()
         model.fit = self._wrap_fit(model)
 
@@ -490,8 +490,10 @@ class Resume(keras.callbacks.Callback):
 
     # Checkpoints
 
-    def _restore(self):
+    def _restore(self, of_optimizers):
         """Restore and return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
+        named = [(name, variable) for name, variables in of_optimizers.items() for variable in variables]
+        rates = [(name, one, float(one.numpy())) for name, one in named if one.name == "learning_rate"]
 
         def take():
             return (self._files.prepare(), self._files.owner.token) if self._chief else (None, 0)
@@ -504,7 +506,6 @@ class Resume(keras.callbacks.Callback):
                 f"{blind} of {self.model.distribute_strategy.num_replicas_in_sync} replicas do not see the"
                 f" chief's file in {self._folder}: give a folder that all workers share"
             )
-        rates = _learning_rates(self.model)
         number = self._raise_on_all(self._files.restore)
         numbers = self._answers(number)
         if min(numbers) < max(numbers):
@@ -552,11 +553,11 @@ class Resume(keras.callbacks.Callback):
                 f" its checkpoint, epoch {self.epoch}, step {self.step}",
                 flush=True,
             )
-        for name, rate in _learning_rates(self.model).items():
-            if rate != rates[name]:
+        for name, rate, compiled in rates:
+            if float(rate.numpy()) != compiled:
                 print(
-                    f"The learning rate is {rate:g}, as in the checkpoint, not {rates[name]:g}, as compiled: to change"
-                    f" it, assign {name} after Resume",
+                    f"The learning rate of model.{name} is {rate.numpy():g}, as in the checkpoint, not {compiled:g}, as"
+                    " compiled: to change it, assign its learning_rate after Resume",
                     flush=True,
                 )
 
@@ -591,18 +592,6 @@ def _by_name(fit, args, kwargs):
     if len(names) < len(args):
         names = list(inspect.signature(keras.Model.fit).parameters)[1:]
     return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _learning_rates(model):
-    """Return the learning rate of each optimizer, {expression: number}, except schedules, which no checkpoint holds."""
-    rates = {}
-    for name, optimizer in optimizers_of(model).items():
-        for index, part in enumerate(parts_of(optimizer)):
-            rate = getattr(part, "learning_rate", None)
-            if isinstance(rate, keras.Variable):
-                inner = "" if part is innermost(optimizer) else f".optimizers[{index}]"
-                rates[f"model.{name}{inner}.learning_rate"] = float(rate.numpy())
-    return rates
 
 
 def _refuse_scope_of_workers():
