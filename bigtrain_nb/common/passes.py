@@ -14,12 +14,7 @@ _RESOURCES = {
 }
 """Stateful operations of tf.data: the input of their state, what creates it, and whether each pass draws a new seed."""
 
-_SEEDS = {
-    "ShuffleDatasetV3": 2,
-    "ShuffleAndRepeatDatasetV2": 2,
-    "RandomDataset": 0,
-    "RandomDatasetV2": 0,
-}
+_SEEDS = {"ShuffleDatasetV3": 2, "ShuffleAndRepeatDatasetV2": 2, "RandomDataset": 0, "RandomDatasetV2": 0}
 """Operations of tf.data with a random order: the input where their two seeds begin."""
 
 _NUMBERED = ("RangeDataset", "TensorSliceDataset")
@@ -89,15 +84,13 @@ class Traits(NamedTuple):
     them. Seeds are (0, 0) if nondeterministic, None if they are not constants; the state is None if each pass has the
     same order. Shuffling within a function of the dataset is not detected."""
     seeds: set | None = None
-    """The two seeds of each and of each dataset of random numbers, including those within functions; the second is None
-    if it is not a constant."""
+    """The seeds of each, and of datasets of random numbers, also within functions: pairs, the second perhaps None."""
     keeps_order: bool | None = None
     """Whether parallel operations yield elements in order: not with ``deterministic=False``."""
     calls_python: bool | None = None
     """Whether it calls Python, as in a generator or a `map`."""
     changes_examples: bool | None = None
-    """Whether a `map` calls Python, draws random numbers or reads variables: then examples may differ in the next
-    pass."""
+    """Whether a `map` calls Python, draws random numbers or reads variables: another pass may then differ."""
     unknown: str = ""
 
 

@@ -104,8 +104,7 @@ def _refuse(epoch, step):
 
 
 def refuse_changing_order(dataset, make, epoch):
-    """Raise ValueError if another call of ``make(epoch)`` gives other first batches than ``dataset``, from the first
-    call.
+    """Raise ValueError if another call of ``make(epoch)`` begins with other batches than ``dataset``, from the first.
 
     With a shuffle, which would have to fill its buffer, only its seeds are checked.
     """

@@ -23,8 +23,7 @@ class FolderOwner:
     """A note in ``folder`` about the run that uses it: its host, process, start, script and arguments.
 
     The chief writes it with `take`. Whether a process on another host still runs cannot be checked: the folder is taken
-    over, and the run that has lost it raises at its next save. Other workers compare `token` to check that they see the
-    same folder.
+    over, and the run that has lost it raises at its next save. By `token`, workers check that they share a folder.
     """
 
     def __init__(self, folder):
@@ -90,10 +89,8 @@ class FolderOwner:
         """Return whether a note's process is alive on this host, in this container."""
         if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
-                started = note["started"]
-                if started > 1e9:  # an earlier version noted seconds since 1970
-                    started -= psutil.boot_time()
-                return abs(_started(note["process"]) - started) < 2  # the boot's time has whole seconds
+                since = psutil.boot_time() if note["started"] > 1e9 else 0.0  # earlier notes have seconds since 1970
+                return abs(_started(note["process"]) + since - note["started"]) < 2  # boot_time() has whole seconds
         return False
 
     def _in_use_by(self, note):

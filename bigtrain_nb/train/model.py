@@ -117,8 +117,7 @@ class Model(keras.Model):
       `shuffle`, `fit` and `evaluate` raise before a step
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
-    - values that a custom `compute_metrics` adds to those of metrics become their mean over the examples; under the
-      name of a metric, its own result is shown
+    - a custom `compute_metrics` shows metrics' own results, and the means over the examples of values that it adds
     - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
     - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
@@ -127,8 +126,7 @@ class Model(keras.Model):
 
     If XLA compiles the steps of one device (``compile(jit_compile=True)``, automatic on a GPU),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
-    shape are on the device at once, a batch of another shape is a separate program, and callbacks are called after K
-    steps, as in Keras.
+    shape are on the device at once, another shape is a separate program, and callbacks come after K steps, as in Keras.
 
     `save` and `save_weights` write an ordinary file, which replaces the old one once it is complete. All workers may
     save to one path. The settings are not saved: pass them to `bigtrain_nb.load_model`, or, after loading with Keras,

@@ -32,13 +32,12 @@ class Preemption:
     """Notes SIGTERM on this or any other worker and, under Ray Train, Ray's preemption notice.
 
     ``ask`` returns a tensor from every worker, like `all_gather`; None for one worker. It is called not after every
-    step but about every `ROUND_SECONDS`; all workers count the same number of steps in between. ``noted``: whether this
-    worker knows of it.
+    step but about every `ROUND_SECONDS`; all workers count the same steps in between. ``noted``: this worker knows of it.
     """
 
     def __init__(self, ask=None):
         self._ray = _ray_train()
-        self._ask = _alone if ask is None and self._ray else ask
+        self._ask = (lambda own: own.numpy()[None]) if ask is None and self._ray else ask
         self.noted = False
         self._pid = os.getpid()
         self._steps_between = 1
@@ -99,10 +98,6 @@ def _ray_train():
     except RuntimeError:  # Ray is imported, but did not start this process
         return None
     return module
-
-
-def _alone(answer):
-    return answer.numpy()[None]
 
 
 def exit_preempted():

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, overriding
@@ -38,6 +38,7 @@ ONE_FIT = (
     "model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=N, callbacks=[..., resume]), where"
     " make_epoch(epoch) returns the dataset of an epoch"
 )
+say = partial(print, flush=True)
 
 
 class Resume(keras.callbacks.Callback):
@@ -66,14 +67,12 @@ class Resume(keras.callbacks.Callback):
 
     A nonfinite state, as after a NaN loss, is not saved, with a warning: the last finite checkpoint remains.
 
-    Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest two
-    checkpoints.
+    Saves every ``every`` steps and after each epoch (``every=None``: only then); keeps the newest two checkpoints.
 
     After SIGTERM to any worker, all save after the same step and exit with code `PREEMPTED`, 75; a scheduler, or
     ``bt.run_workers(..., restarts=3)``, restarts them. With several workers, the save comes about half a second or one
-    step later, whichever is longer. In an epoch's last step, or in validation, it comes after the validation, because a
-    checkpoint does not hold the epoch's metrics: validate for less time than the scheduler waits until SIGKILL. Python
-    handles signals only in the main thread.
+    step later, whichever is longer. After an epoch's last step it comes after the validation, because no checkpoint has
+    the epoch's metrics: allow time for it. Python handles signals only in the main thread.
 
     Sharded weights and optimizer state are saved unsharded, for which the chief's host needs memory. They can be
     restored sharded or not, on any number of replicas; but with one replica ``shard_optimizer=True`` raises, so a
@@ -167,8 +166,7 @@ class Resume(keras.callbacks.Callback):
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the epochs from `epoch` to ``count - 1``, for a custom loop that does not call `fit`.
 
-        After the loop's body an epoch is complete, and is saved; a ``break`` saves nothing. SIGTERM is handled in this
-        loop.
+        After the loop's body an epoch is complete, and is saved; a ``break`` saves nothing. The loop handles SIGTERM.
         """
         count = integer("count", count, 1)
         with self._guarded():
@@ -227,13 +225,11 @@ class Resume(keras.callbacks.Callback):
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return the rest of this epoch, for a custom loop: ``dataset`` without the first `step` batches.
 
-        The skipped batches are read again with all the pipeline's work, but not trained on. Only if batches are made
-        from their numbers, as in ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped. `data` works
-        in the same way.
+        As by `data`, skipped batches are read again with all the pipeline's work, but not trained on. Only if batches
+        are made from their numbers, as in ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped.
 
         The dataset is not read in advance: one that changes with each pass, or a stream that is read once, loses
-        nothing. Its first batches are compared with those before the restart when they are read; if they differ, the
-        first `step_done` raises.
+        nothing. If its first batches, once read, differ from those before the restart, the first `step_done` raises.
 
         Raises TypeError if ``dataset`` is not a `tf.data.Dataset`, ValueError if it is infinite, has fewer batches than
         are done, or another policy. Several workers shard it as in `data`.
@@ -276,9 +272,8 @@ class Resume(keras.callbacks.Callback):
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and exit after SIGTERM.
 
-        Raises RuntimeError outside the loop over `epochs`, and in the first step after a restart within an epoch if
-        `rest` was not called; ValueError if ``steps`` is not an integer, and in that step if the dataset begins
-        differently than before.
+        Raises RuntimeError outside the loop over `epochs`, ValueError if ``steps`` is not an integer; in the first step
+        after a restart, RuntimeError if `rest` was not called, ValueError if the dataset begins in another way.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
@@ -339,18 +334,16 @@ class Resume(keras.callbacks.Callback):
             on_epoch_end=self._end_epoch_of_fit,
         )
         given["callbacks"] = [before_others, *callbacks, after_others]
+        best_is_lost = callback_state.best_weights_are_lost(callbacks, self._state.callbacks)
         if callback_state.has_stopped(callbacks, self._state.callbacks):
-            print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
+            say(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do")
             given["epochs"] = self.epoch
-            if callback_state.best_weights_are_lost(callbacks, self._state.callbacks):
-                print(
-                    "The model has the weights of the last epoch: load the best ones from ModelCheckpoint", flush=True
-                )
-        elif callback_state.best_weights_are_lost(callbacks, self._state.callbacks):
-            print(
+            if best_is_lost:
+                say("The model has the weights of the last epoch: load the best ones from ModelCheckpoint")
+        elif best_is_lost:
+            say(
                 'EarlyStopping(restore_best_weights=True): checkpoints do not hold the best weights, so "best" begins'
-                f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
-                flush=True,
+                f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best"
             )
         if self.epoch or self.step:
             callback_state.continue_csv_logs(callbacks, self.epoch)
@@ -437,7 +430,7 @@ class Resume(keras.callbacks.Callback):
     def on_test_batch_begin(self, batch, logs=None):
         if self._preemption.noted and not self._told_to_wait:
             self._told_to_wait = True
-            print("SIGTERM: this process saves and exits after the validation", flush=True)
+            say("SIGTERM: this process saves and exits after the validation")
 
     def _end_epoch_of_fit(self, epoch, logs):
         self._suppressed_warnings.close()
@@ -531,34 +524,29 @@ class Resume(keras.callbacks.Callback):
     def _sees(self, token):
         """Return whether this worker sees the chief's note in the folder, which may take a while."""
         until = time.monotonic() + SEEN_SECONDS
-        while self._files.owner.token != token:
-            if time.monotonic() > until:
-                return False
+        while self._files.owner.token != token and time.monotonic() < until:
             time.sleep(0.1)
-        return True
+        return self._files.owner.token == token
 
     def _report_restore(self, number, before, rates):
         """Print findings that a user who restarts a run might not expect."""
         restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
         if restarts and not number:
-            print(
+            say(
                 f"This is restart {restarts}, but there is no checkpoint in {self._folder}: training begins at step 0."
-                " If it saved before, this is not the folder that it saved in",
-                flush=True,
+                " If it saved before, this is not the folder that it saved in"
             )
         runs = self._files.owner.runs
         if number and before and before["runs"] != runs and runs != A_NOTEBOOK:  # where the user has just chosen it
-            print(
+            say(
                 f"{self._folder} was last used by {before['runs']!r}; this is {runs!r}, and resumes from"
-                f" its checkpoint, epoch {self.epoch}, step {self.step}",
-                flush=True,
+                f" its checkpoint, epoch {self.epoch}, step {self.step}"
             )
         for name, rate, compiled in rates:
             if float(rate.numpy()) != compiled:
-                print(
+                say(
                     f"The learning rate of model.{name} is {rate.numpy():g}, as in the checkpoint, not {compiled:g}, as"
-                    " compiled: to change it, assign its learning_rate after Resume",
-                    flush=True,
+                    " compiled: to change it, assign its learning_rate after Resume"
                 )
 
     def _save(self, stop):
@@ -579,9 +567,8 @@ class Resume(keras.callbacks.Callback):
                 stacklevel=2,
             )
         if stop:
-            outcomes = self._answers(1 if nonfinite else 0)  # waits until the chief has saved
-            what = "nothing saved" if any(outcomes) else "saved"
-            print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, exiting", flush=True)
+            what = "nothing saved" if any(self._answers(1 if nonfinite else 0)) else "saved"  # waits for the chief
+            say(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, exiting")
             exit_preempted()
 
 
