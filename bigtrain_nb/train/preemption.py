@@ -32,7 +32,7 @@ class Preemption:
     """Notes SIGTERM on this or any other worker and, under Ray Train, Ray's preemption notice.
 
     ``ask`` returns a tensor from every worker, like `all_gather`; None for one worker. It is called not after every
-    step but about every `ROUND_SECONDS`; all workers count the same steps in between. ``noted``: this worker knows of it.
+    step but about every `ROUND_SECONDS`; all workers count the same steps in between. ``noted``: this worker got it.
     """
 
     def __init__(self, ask=None):
