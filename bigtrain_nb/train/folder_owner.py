@@ -121,7 +121,8 @@ class FolderOwner:
 
 def _started(process):
     """Return when a process was started, in seconds since the boot: the system's clock may be set meanwhile."""
-    return psutil.Process(process).create_time() - psutil.boot_time()
+    booted = psutil.boot_time()  # first, because create_time() of older versions uses the last time that was read
+    return psutil.Process(process).create_time() - booted
 
 
 def _pid_namespace():
