@@ -27,8 +27,7 @@ def machine() -> dict:
 
     Cores and memory are those that this process may use. If the machine has more, as with a container, there are also
     "cores_of_host" and "memory_gib_of_host". The version of a library that is not installed is None. With NVIDIA GPUs
-    there are also "gpus" (a list of their names, with their memory), "driver" and "cuda" (the version of the CUDA
-    runtime installed from pip).
+    there are also "gpus" (a list of names, with their memory), "driver" and "cuda" (the CUDA runtime from pip).
 
     Example::
 

@@ -14,12 +14,7 @@ _RESOURCES = {
 }
 """Stateful operations of tf.data: the input of their state, what creates it, and whether each pass draws a new seed."""
 
-_SEEDS = {
-    "ShuffleDatasetV3": 2,
-    "ShuffleAndRepeatDatasetV2": 2,
-    "RandomDataset": 0,
-    "RandomDatasetV2": 0,
-}
+_SEEDS = {"ShuffleDatasetV3": 2, "ShuffleAndRepeatDatasetV2": 2, "RandomDataset": 0, "RandomDatasetV2": 0}
 """Operations of tf.data with a random order: the input where their two seeds begin."""
 
 _NUMBERED = ("RangeDataset", "TensorSliceDataset")
@@ -89,14 +84,13 @@ class Traits(NamedTuple):
     them. Seeds are (0, 0) if nondeterministic, None if they are not constants; the state is None if each pass has the
     same order. Shuffling within a function of the dataset is not detected."""
     seeds: set | None = None
-    """The first of the two seeds of each, including those within functions."""
+    """The seeds of each, and of datasets of random numbers, also within functions: pairs, the second perhaps None."""
     keeps_order: bool | None = None
     """Whether parallel operations yield elements in order: not with ``deterministic=False``."""
     calls_python: bool | None = None
     """Whether it calls Python, as in a generator or a `map`."""
     changes_examples: bool | None = None
-    """Whether a `map` calls Python, draws random numbers or reads variables: then examples may differ in the next
-    pass."""
+    """Whether a `map` calls Python, draws random numbers or reads variables: another pass may then differ."""
     unknown: str = ""
 
 
@@ -129,12 +123,10 @@ def _shuffles_in(graph):
     found = []
     shuffling = [node for node in graph.node if "Shuffle" in node.op and node.op in _SEEDS]
     for node in [*shuffling, *_sampling(nodes)]:
-        inputs = [nodes[name.partition(":")[0]] for name in node.input]
-        first = _SEEDS[node.op]
-        seeds = [one.attr["value"].tensor for one in inputs[first : first + 2] if one.op == "Const"]
+        seeds = _seeds_of(node, nodes)
         moves_on = any(node.attr[f"{name}_each_iteration"].b for name in ("reshuffle", "rerandomize"))
-        memory = inputs[-1].attr["value"].tensor.SerializeToString() if moves_on else None
-        found.append((tuple(int(tf.make_ndarray(seed)) for seed in seeds) if len(seeds) == 2 else None, memory))
+        state = nodes[node.input[-1].partition(":")[0]].attr["value"].tensor
+        found.append((None if None in seeds else seeds, state.SerializeToString() if moves_on else None))
     return found
 
 
@@ -142,12 +134,15 @@ def _seeds_in(graph):
     found = set()
     for each in [graph.node, *(function.node_def for function in graph.library.function)]:
         nodes = {node.name: node for node in each}
-        for node in each:
-            if node.op in _SEEDS:
-                first = nodes.get(node.input[_SEEDS[node.op]].partition(":")[0])
-                if first is not None and first.op == "Const":
-                    found.add(int(tf.make_ndarray(first.attr["value"].tensor)))
-    return found
+        found |= {_seeds_of(node, nodes) for node in each if node.op in _SEEDS}
+    return {(first, second) for first, second in found if first is not None}
+
+
+def _seeds_of(node, nodes):
+    """Return the two seeds of a node, each None if it is not a constant."""
+    names = [name.partition(":")[0] for name in node.input[_SEEDS[node.op] :][:2]]
+    inputs = [nodes[name] if name in nodes and nodes[name].op == "Const" else None for name in names]
+    return tuple(None if one is None else int(tf.make_ndarray(one.attr["value"].tensor)) for one in inputs)
 
 
 def _changes_examples(graph, nodes):

@@ -66,11 +66,7 @@ def all_gather(strategy, value, seconds=None):
         return gather_over_replicas(own[None], axis=0, options=options)
 
     run = on_each_replica(strategy, share)
-
-    def gather(*tensors):
-        return run(*tensors)[0].numpy()
-
-    return gather
+    return lambda *tensors: run(*tensors)[0].numpy()
 
 
 def sum_over_replicas(tensors):

@@ -1,7 +1,6 @@
 """The factor by which all measurements take longer, for a slow or busy machine.
 
-It is the environment variable BIGTRAIN_NB_TIME_SCALE, read at each measurement: 3 is three times as long, 0.5 half as
-long.
+It is the environment variable BIGTRAIN_NB_TIME_SCALE, read at each measurement: 3 is three times as long, 0.5 half.
 """
 
 import os

@@ -50,11 +50,11 @@ class Pipeline:
       or "AUTOTUNE", a parallel one.
     - ``vectorize``: process a batch per call, in ``finish`` and in the default ``parse``. (Before a cache, images are
       decoded one at a time.)
-    - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path (with a "/" in it), whose
-      folder is created if missing. Programs share a cache if they read the same files, of the same size and
-      modification time, with the same settings: a digest of these is added to the path. A custom ``parse`` is
-      identified only by its name, a `functools.partial` also by its arguments: when you change the function, choose
-      another path. Only one program at a time can fill it.
+    - ``cache``: None, "memory", "file" (a private temporary file for each `dataset()`, removed at exit) or a path (with
+      a "/" in it), whose folder is created if missing. If each epoch has a dataset, give a path: datasets and programs
+      share it if they read the same files, of the same size and modification time, with the same settings before the
+      shuffle: a digest of these is added. A custom ``parse`` is identified only by its name, a `functools.partial` also
+      by its arguments: when you change the function, choose another path. Only one program at a time can fill it.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: batch size in examples; the last batch may be smaller.

@@ -95,8 +95,7 @@ def cluster_spec(environment=os.environ):
 
     TF_CONFIG has precedence over SLURM's variables, which srun sets in each task.
 
-    Raises ValueError for invalid variables, and if only another launcher's variables show that this is one of several
-    processes.
+    Raises ValueError for invalid variables, and if only another launcher's variables show that this is one of several.
     """
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"])

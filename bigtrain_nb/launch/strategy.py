@@ -10,10 +10,7 @@ from bigtrain_nb.launch.same_run import describe_run
 from bigtrain_nb.train.devices import mirrored_over
 
 
-def strategy(
-    timeout: float = 600,
-    may_differ: Sequence[str] = (),
-) -> tf.distribute.Strategy:
+def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for this process, and print which it is and why.
 
     As one of several workers: a `MultiWorkerMirroredStrategy` over all of them, once all have come. A worker reads all

@@ -15,9 +15,8 @@ ROW, HEAD, FOOT = 0.62, 0.85, 0.6
 def bars_figure(results, headline="", line="", before=None):
     """Return a figure with a bar for each result; the baseline, named `before`, is gray.
 
-    `results`: a list of `Result` (anything with name, median, low, high and unit). Each name is above its bar, so
-    that long names do not narrow the chart; the line at a bar's end is its interval. `headline` is at the top in large
-    type, `line` below it.
+    `results`: `Result`s, or anything with name, median, low, high and unit. Names are above the bars, so that long ones
+    do not narrow the chart; the line at a bar's end is its interval. `headline` is on top in large type, `line` below.
     """
     figure, (axes,) = canvas((HEAD if headline else 0.0) + FOOT + ROW * len(results))
     axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30, fontweight="bold")

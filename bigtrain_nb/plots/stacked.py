@@ -31,19 +31,11 @@ OF_MEMORY = {
 }
 """Each part of memory has the same color in every figure: blue for weights, orange for activations."""
 
-SHADES = (
-    (MEASURED, 1.0),
-    (PREDICTED, 0.95),
-    (GREEN, 0.95),
-    (INK, 0.45),
-    (MEASURED, 0.55),
-    (PREDICTED, 0.55),
-    (GREEN, 0.55),
-    (INK, 0.2),
-    (MEASURED, 0.3),
-    (PREDICTED, 0.3),
-    (GREEN, 0.3),
-)
+SHADES = [
+    (color, opacity)
+    for opacities in ((1.0, 0.95, 0.95, 0.45), (0.55, 0.55, 0.55, 0.2), (0.3, 0.3, 0.3))
+    for color, opacity in zip((MEASURED, PREDICTED, GREEN, INK), opacities, strict=False)
+]
 
 
 def stacked_figure(rows, unit, title, limits=None):

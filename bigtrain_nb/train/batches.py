@@ -331,8 +331,7 @@ def equal_parts(examples, count):
 def dense(gradient, variable):
     """Return a gradient as a tensor of its variable's shape.
 
-    An embedding's gradient has a row for each lookup. The rows must be summed before Adam squares them, or before
-    clipping takes their norm.
+    An embedding's gradient has a row for each lookup, to be summed before Adam squares them or clipping takes a norm.
     """
     if isinstance(gradient, tf.IndexedSlices):
         gradient = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
@@ -370,8 +369,7 @@ def sum_over_micro_batches(step_of, share, in_step=False):
 def sum_in_a_loop(one_micro_batch, examples, size, of_one_size):
     """Return the sums of ``one_micro_batch(start, length)`` over micro-batches of ``size`` examples, the last shorter.
 
-    Without examples they are zeros. XLA needs micro-batches ``of_one_size``, known at tracing: then a shorter last one
-    is handled separately.
+    Without examples they are zeros. XLA needs micro-batches ``of_one_size``, known at tracing, and the rest separately.
     """
     is_static = of_one_size and isinstance(examples, int)  # fused kernels need static shapes
 

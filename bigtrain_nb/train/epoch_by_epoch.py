@@ -5,8 +5,10 @@
 
 import warnings
 
-from bigtrain_nb.common.passes import global_seed, skipping_numbers, traits_of
+from bigtrain_nb.common.passes import Traits, global_seed, skipping_numbers, traits_of
 from bigtrain_nb.common.quiet import tf
+
+OF_A_PIPELINE = "dataclasses.replace(pipeline, seed=epoch).dataset()"
 
 
 class EpochByEpoch:
@@ -21,7 +23,7 @@ class EpochByEpoch:
     def __init__(self, make_epoch, epoch, length, noting):
         self._make_epoch = make_epoch
         self._noting = noting
-        self._last_shuffles = None, []
+        self._last = None, Traits()
         self._has_warned = False
         self.sets_seed = False
         self.first = first = self.made(epoch)
@@ -72,7 +74,7 @@ class EpochByEpoch:
         if not isinstance(made, tf.data.Dataset):
             raise TypeError(
                 f"make_epoch({epoch}) must return a tf.data.Dataset of batches, not {made!r:.99}; for a Pipeline,"
-                " return its .dataset()"
+                f" return {OF_A_PIPELINE}"
             )
         self._refuse_random_order(epoch, made)
         return made
@@ -93,9 +95,9 @@ class EpochByEpoch:
                 " a seed, and do not set deterministic=False",
                 stacklevel=2,
             )
-        found = traits.shuffles or []
-        before, shuffles_before = self._last_shuffles
-        self._last_shuffles = epoch, found
+        before, traits_before = self._last
+        self._last = epoch, traits
+        found, shuffles_before = traits.shuffles or [], traits_before.shuffles or []
         seeds = [seeds for seeds, _ in found]
         by_chance = (0, 0) in seeds or (before == epoch and seeds != [seeds for seeds, _ in shuffles_before])
         goes_on = {memory for _, memory in found} & {memory for _, memory in shuffles_before} - {None}
@@ -105,6 +107,15 @@ class EpochByEpoch:
                 f"the dataset of make_epoch({epoch}) shuffles {why}, so its order would differ after a restart: some"
                 " examples would be trained twice and others never. Call dataset.shuffle(buffer, seed=epoch) in"
                 " make_epoch, and give sample_from_datasets a seed too"
+            )
+        has_seeds = traits.seeds and (0, 0) not in traits.seeds
+        if has_seeds and before not in (None, epoch) and traits.seeds == traits_before.seeds and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"make_epoch({epoch}) shuffles or augments with the same seeds as make_epoch({before}): unless their"
+                " examples differ, both epochs have the same order and the same random changes. Give each epoch its own"
+                f" seed: dataset.shuffle(buffer, seed=epoch) or, for a Pipeline, {OF_A_PIPELINE}",
+                stacklevel=2,
             )
 
     def _dataset(self):

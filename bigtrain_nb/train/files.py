@@ -53,7 +53,8 @@ def load_model(
         unsafe = nullcontext() if safe_mode else SafeModeScope(False)
         with keras.saving.custom_object_scope(custom_objects), unsafe:
             model.compile_from_config(compiled)
-        model.load_weights(path)
+        if model.built:
+            model.load_weights(path)
     return model
 
 

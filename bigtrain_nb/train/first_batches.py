@@ -77,7 +77,7 @@ def refuse_another_seed(dataset, epoch, seed_before):
     """
     seed = global_seed()
     seeds = traits_of(dataset).seeds
-    if seed_before not in (None, seed) and (seeds is None or seed in seeds):
+    if seed_before not in (None, seed) and (seeds is None or seed in {first for first, _ in seeds}):
         depends = "may depend" if seeds is None else "depends"
         raise ValueError(
             f"the order of epoch {epoch} {depends} on TensorFlow's global seed, which was {seed_before} before the"
@@ -104,8 +104,7 @@ def _refuse(epoch, step):
 
 
 def refuse_changing_order(dataset, make, epoch):
-    """Raise ValueError if another call of ``make(epoch)`` gives other first batches than ``dataset``, from the first
-    call.
+    """Raise ValueError if another call of ``make(epoch)`` begins with other batches than ``dataset``, from the first.
 
     With a shuffle, which would have to fill its buffer, only its seeds are checked.
     """

@@ -23,8 +23,7 @@ class FolderOwner:
     """A note in ``folder`` about the run that uses it: its host, process, start, script and arguments.
 
     The chief writes it with `take`. Whether a process on another host still runs cannot be checked: the folder is taken
-    over, and the run that has lost it raises at its next save. Other workers compare `token` to check that they see the
-    same folder.
+    over, and the run that has lost it raises at its next save. By `token`, workers check that they share a folder.
     """
 
     def __init__(self, folder):
@@ -35,7 +34,7 @@ class FolderOwner:
             "host": socket.gethostname(),
             "pid_namespace": _pid_namespace(),
             "process": os.getpid(),
-            "started": psutil.Process().create_time(),
+            "started": _started(os.getpid()),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "runs": _what_runs(),
             "state": "made",
@@ -84,14 +83,14 @@ class FolderOwner:
         return self._note["runs"]
 
     def _is_mine(self, note):
-        mine = self._note
-        return all(note[name] == mine[name] for name in ("host", "pid_namespace", "process", "started"))
+        return note["process"] == self._note["process"] and self._runs_here(note)
 
     def _runs_here(self, note):
         """Return whether a note's process is alive on this host, in this container."""
         if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
-                return psutil.Process(note["process"]).create_time() == note["started"]
+                since = psutil.boot_time() if note["started"] > 1e9 else 0.0  # earlier notes have seconds since 1970
+                return abs(_started(note["process"]) + since - note["started"]) < 2  # boot_time() has whole seconds
         return False
 
     def _in_use_by(self, note):
@@ -118,6 +117,12 @@ class FolderOwner:
         with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:
             file.write(json.dumps(self._note))
         tf.io.gfile.rename(f"{self._path}.part", self._path, overwrite=True)
+
+
+def _started(process):
+    """Return when a process was started, in seconds since the boot: the system's clock may be set meanwhile."""
+    booted = psutil.boot_time()  # first, because create_time() of older versions uses the last time that was read
+    return psutil.Process(process).create_time() - booted
 
 
 def _pid_namespace():

@@ -11,6 +11,7 @@ and checks that refuse settings.
 import inspect
 import math
 import os
+import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -116,7 +117,7 @@ class Model(keras.Model):
       `shuffle`, `fit` and `evaluate` raise before a step
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
-    - values that a custom `compute_metrics` adds to those of metrics become their mean over the examples
+    - a custom `compute_metrics` shows metrics' own results, and the means over the examples of values that it adds
     - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
     - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
@@ -125,8 +126,7 @@ class Model(keras.Model):
 
     If XLA compiles the steps of one device (``compile(jit_compile=True)``, automatic on a GPU),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
-    shape are on the device at once, a batch of another shape is a separate program, and callbacks are called after K
-    steps, as in Keras.
+    shape are on the device at once, another shape is a separate program, and callbacks come after K steps, as in Keras.
 
     `save` and `save_weights` write an ordinary file, which replaces the old one once it is complete. All workers may
     save to one path. The settings are not saved: pass them to `bigtrain_nb.load_model`, or, after loading with Keras,
@@ -371,6 +371,8 @@ class Model(keras.Model):
         with already_reduced(self.optimizer), after(share.data):
             if weights:
                 self.optimizer.apply_gradients(pairs)
+            else:
+                warnings.warn("The model does not have any trainable weights.", stacklevel=2)  # as in stock
             self._loss_tracker.update_state(step["loss"], sample_weight=share.examples)
 
     def test_step(self, data):
@@ -534,7 +536,7 @@ class Model(keras.Model):
         """
         if has_seen_examples(self):
             return {**logs, **{name: log for name, log in self.get_metrics_result().items() if name in logs}}
-        counts_elsewhere = overriding(self, "train_step") or overriding(self, "test_step")
+        counts_elsewhere = any(name in vars(self) or overriding(self, name) for name in ("train_step", "test_step"))
         return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
     # Unsharded weights: count, get, set and save

@@ -32,13 +32,13 @@ class Preemption:
     """Notes SIGTERM on this or any other worker and, under Ray Train, Ray's preemption notice.
 
     ``ask`` returns a tensor from every worker, like `all_gather`; None for one worker. It is called not after every
-    step but about every `ROUND_SECONDS`; all workers count the same number of steps in between.
+    step but about every `ROUND_SECONDS`; all workers count the same steps in between. ``noted``: this worker got it.
     """
 
     def __init__(self, ask=None):
         self._ray = _ray_train()
-        self._ask = _alone if ask is None and self._ray else ask
-        self._requested = False
+        self._ask = (lambda own: own.numpy()[None]) if ask is None and self._ray else ask
+        self.noted = False
         self._pid = os.getpid()
         self._steps_between = 1
         self._steps_left = 1
@@ -59,11 +59,11 @@ class Preemption:
     def was_requested(self):
         """Return whether SIGTERM came to any worker. All must call it, and get the same answer."""
         if self._ray and self._ray.get_preemption_info():  # which all workers must call together too
-            self._requested = True
+            self.noted = True
         if self._ask is None:
-            return self._requested
+            return self.noted
         now = time.monotonic()
-        answers = self._ask(tf.constant([self._requested, now - self._last_asked], tf.float32))
+        answers = self._ask(tf.constant([self.noted, now - self._last_asked], tf.float32))
         was_requested, seconds = answers.max(axis=0)
         if seconds < ROUND_SECONDS / 2:
             self._steps_between *= 2
@@ -76,13 +76,13 @@ class Preemption:
     def was_requested_by_now(self):
         """Return the same after a step, with several workers possibly some steps late."""
         if self._ask is None:
-            return self._requested
+            return self.noted
         self._steps_left -= 1
         return self._steps_left <= 0 and self.was_requested()
 
     def _note(self, *_):
         if os.getpid() == self._pid:
-            self._requested = True
+            self.noted = True
         else:  # forked, such as a worker of multiprocessing.Pool, which SIGTERM must end
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -98,10 +98,6 @@ def _ray_train():
     except RuntimeError:  # Ray is imported, but did not start this process
         return None
     return module
-
-
-def _alone(answer):
-    return answer.numpy()[None]
 
 
 def exit_preempted():

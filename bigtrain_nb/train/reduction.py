@@ -126,8 +126,7 @@ class Mean:
 def _of_class(optimizer, wanted, weights):
     """Return an optimizer converted to our class ``wanted``, or to a stock one for None.
 
-    A stock optimizer without state is changed in place. One with state, or another class of ours, is copied with its
-    state for ``weights``.
+    A stock optimizer without state is changed in place; any other is copied, with its state for ``weights``.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.inner_optimizer = _of_class(optimizer.inner_optimizer, wanted, weights)

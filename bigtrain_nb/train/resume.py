@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, overriding
@@ -19,7 +19,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train import callback_state
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
-from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch, length_of
+from bigtrain_nb.train.epoch_by_epoch import OF_A_PIPELINE, EpochByEpoch, length_of
 from bigtrain_nb.train.first_batches import (
     FirstBatches,
     refuse_another_order,
@@ -38,6 +38,7 @@ ONE_FIT = (
     "model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=N, callbacks=[..., resume]), where"
     " make_epoch(epoch) returns the dataset of an epoch"
 )
+say = partial(print, flush=True)
 
 
 class Resume(keras.callbacks.Callback):
@@ -66,12 +67,12 @@ class Resume(keras.callbacks.Callback):
 
     A nonfinite state, as after a NaN loss, is not saved, with a warning: the last finite checkpoint remains.
 
-    Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest two
-    checkpoints.
+    Saves every ``every`` steps and after each epoch (``every=None``: only then); keeps the newest two checkpoints.
 
     After SIGTERM to any worker, all save after the same step and exit with code `PREEMPTED`, 75; a scheduler, or
     ``bt.run_workers(..., restarts=3)``, restarts them. With several workers, the save comes about half a second or one
-    step later, whichever is longer. Python handles signals only in the main thread.
+    step later, whichever is longer. After an epoch's last step it comes after the validation, because no checkpoint has
+    the epoch's metrics: allow time for it. Python handles signals only in the main thread.
 
     Sharded weights and optimizer state are saved unsharded, for which the chief's host needs memory. They can be
     restored sharded or not, on any number of replicas; but with one replica ``shard_optimizer=True`` raises, so a
@@ -126,8 +127,8 @@ class Resume(keras.callbacks.Callback):
         self._preemption = Preemption(self._ask if self._several_workers else None)
         self._state = TrainState(model)
         self._optimizer = model.optimizer
-        variables = {"weights": model.weights}
-        variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
+        of_optimizers = {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
+        variables = {"weights": model.weights, **of_optimizers}
         self._unlisted = unlisted_variables(model)
         unlisted = list(self._unlisted.values())
         self._files = CheckpointFiles(self._folder, variables, state=self._state, unlisted=unlisted)
@@ -140,13 +141,15 @@ class Resume(keras.callbacks.Callback):
         self._loop_sets_seed = False  # per epoch, so the seed is not for the next one
         self._checked_order = False  # of the epoch in which training resumes
         self._in_loop = False
+        self._done_before_loop = 0  # steps of this epoch
         self._in_step = False  # of `fit`
         self._stops_within_epoch = False
         self._callbacks = None  # of the running `fit`
         self._epochs = None  # the result of `data`
         self._suppressed_warnings = ExitStack()
         self._warned_nonfinite = False
-        self.restored = self._restore() > 0
+        self._told_to_wait = False  # for the end of a validation
+        self.restored = self._restore(of_optimizers) > 0
         self._files.watch_only_finite()
         model.fit = self._wrap_fit(model)
 
@@ -163,14 +166,14 @@ class Resume(keras.callbacks.Callback):
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the epochs from `epoch` to ``count - 1``, for a custom loop that does not call `fit`.
 
-        After the loop's body an epoch is complete, and is saved; a ``break`` saves nothing. SIGTERM is handled in this
-        loop.
+        After the loop's body an epoch is complete, and is saved; a ``break`` saves nothing. The loop handles SIGTERM.
         """
         count = integer("count", count, 1)
         with self._guarded():
             while self.epoch < count:
                 self._length = None
                 self._in_loop = True
+                self._done_before_loop = self.step
                 try:
                     yield self.epoch
                 finally:
@@ -222,18 +225,16 @@ class Resume(keras.callbacks.Callback):
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return the rest of this epoch, for a custom loop: ``dataset`` without the first `step` batches.
 
-        The skipped batches are read again with all the pipeline's work, but not trained on. Only if batches are made
-        from their numbers, as in ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped. `data` works
-        in the same way.
+        As by `data`, skipped batches are read again with all the pipeline's work, but not trained on. Only if batches
+        are made from their numbers, as in ``tf.data.Dataset.range(steps).map(read)``, are just the numbers skipped.
 
         The dataset is not read in advance: one that changes with each pass, or a stream that is read once, loses
-        nothing. Its first batches are compared with those before the restart when they are read; if they differ, the
-        first `step_done` raises.
+        nothing. If its first batches, once read, differ from those before the restart, the first `step_done` raises.
 
         Raises TypeError if ``dataset`` is not a `tf.data.Dataset`, ValueError if it is infinite, has fewer batches than
         are done, or another policy. Several workers shard it as in `data`.
         """
-        of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; for a Pipeline, its .dataset()")
+        of_kind("dataset", dataset, tf.data.Dataset, f"a tf.data.Dataset of batches; for a Pipeline, {OF_A_PIPELINE}")
         return self._raise_on_all(lambda: self._left_of(dataset))
 
     def _left_of(self, dataset):
@@ -271,13 +272,19 @@ class Resume(keras.callbacks.Callback):
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and exit after SIGTERM.
 
-        Raises RuntimeError outside the loop over `epochs`, ValueError if ``steps`` is not an integer, and in the first
-        step after a restart if the dataset begins differently than before.
+        Raises RuntimeError outside the loop over `epochs`, ValueError if ``steps`` is not an integer; in the first step
+        after a restart, RuntimeError if `rest` was not called, ValueError if the dataset begins in another way.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
                 "call step_done inside `for epoch in resume.epochs(count):`, which counts the epochs; or train with one"
                 f" call of fit: {ONE_FIT}"
+            )
+        if self._in_loop and self._before < self._done_before_loop:
+            raise RuntimeError(
+                f"{self.step} steps of epoch {self.epoch} were done before, and this loop would repeat them: iterate"
+                " over resume.rest(dataset), which skips their batches. Without a tf.data.Dataset, take the numbers of"
+                " the batches from resume.rest(tf.data.Dataset.range(steps))"
             )
         before = self.step
         if not self._has_done_a_step:
@@ -317,27 +324,26 @@ class Resume(keras.callbacks.Callback):
         return fit
 
     def _fit(self, own_fit, given, callbacks):
-        """Train, restoring and saving other callbacks' state after they run, whatever the order of ``callbacks``."""
+        """Train; restore and save after the other callbacks, whose effects a save has, whatever their order."""
         self._refuse_wrong_fit(given, callbacks)
+        before_others = keras.callbacks.LambdaCallback(on_train_batch_begin=self._begin_batch)
         after_others = keras.callbacks.LambdaCallback(
             on_train_begin=self._begin_fit,
             on_epoch_begin=self._begin_epoch,
             on_train_batch_end=self._end_batch,
             on_epoch_end=self._end_epoch_of_fit,
         )
-        given["callbacks"] = [*callbacks, after_others]
+        given["callbacks"] = [before_others, *callbacks, after_others]
+        best_is_lost = callback_state.best_weights_are_lost(callbacks, self._state.callbacks)
         if callback_state.has_stopped(callbacks, self._state.callbacks):
-            print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
+            say(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do")
             given["epochs"] = self.epoch
-            if callback_state.best_weights_are_lost(callbacks, self._state.callbacks):
-                print(
-                    "The model has the weights of the last epoch: load the best ones from ModelCheckpoint", flush=True
-                )
-        elif callback_state.best_weights_are_lost(callbacks, self._state.callbacks):
-            print(
+            if best_is_lost:
+                say("The model has the weights of the last epoch: load the best ones from ModelCheckpoint")
+        elif best_is_lost:
+            say(
                 'EarlyStopping(restore_best_weights=True): checkpoints do not hold the best weights, so "best" begins'
-                f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
-                flush=True,
+                f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best"
             )
         if self.epoch or self.step:
             callback_state.continue_csv_logs(callbacks, self.epoch)
@@ -397,12 +403,12 @@ class Resume(keras.callbacks.Callback):
             for done, shown in self._state.history:
                 history.on_epoch_end(done, shown)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def _begin_batch(self, batch, logs):
         if self.step == self._length:
             raise StopIteration  # Keras does not know the end of a resumed epoch, and would do one more step
         self._in_step = True
 
-    def on_train_batch_end(self, batch, logs=None):
+    def _end_batch(self, batch, logs):
         if self._epochs.times_opened == self._opened:
             raise ValueError(f"fit does not train on the dataset that resume.data(make_epoch) returned: {ONE_FIT}")
         done = self._before + batch + 1
@@ -414,14 +420,17 @@ class Resume(keras.callbacks.Callback):
             if self._before:  # Keras warns if data ends before the epoch's length
                 self._suppressed_warnings.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Your input ran out of data")
+        self._stops_within_epoch = self.model.stop_training and self.step != self._length
+        if self._stops_within_epoch:  # before the other callbacks end the epoch, which a restart continues
+            self._save(stop=self._preemption.was_requested())
 
     def on_test_begin(self, logs=None):
         self._suppressed_warnings.close()
 
-    def _end_batch(self, batch, logs):
-        self._stops_within_epoch = self.model.stop_training and self.step != self._length
-        if self._stops_within_epoch:  # before the other callbacks end the epoch, which a restart continues
-            self._save(stop=self._preemption.was_requested())
+    def on_test_batch_begin(self, batch, logs=None):
+        if self._preemption.noted and not self._told_to_wait:
+            self._told_to_wait = True
+            say("SIGTERM: this process saves and exits after the validation")
 
     def _end_epoch_of_fit(self, epoch, logs):
         self._suppressed_warnings.close()
@@ -474,8 +483,10 @@ class Resume(keras.callbacks.Callback):
 
     # Checkpoints
 
-    def _restore(self):
+    def _restore(self, of_optimizers):
         """Restore and return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
+        named = [(name, variable) for name, variables in of_optimizers.items() for variable in variables]
+        rates = [(name, one, float(one.numpy())) for name, one in named if one.name == "learning_rate"]
 
         def take():
             return (self._files.prepare(), self._files.owner.token) if self._chief else (None, 0)
@@ -498,7 +509,7 @@ class Resume(keras.callbacks.Callback):
         if number:
             self._state.assign_seeds()
         if self._chief:
-            self._report_restore(number, before)
+            self._report_restore(number, before, rates)
         return number
 
     def _answers(self, number, problem=None):
@@ -513,28 +524,30 @@ class Resume(keras.callbacks.Callback):
     def _sees(self, token):
         """Return whether this worker sees the chief's note in the folder, which may take a while."""
         until = time.monotonic() + SEEN_SECONDS
-        while self._files.owner.token != token:
-            if time.monotonic() > until:
-                return False
+        while self._files.owner.token != token and time.monotonic() < until:
             time.sleep(0.1)
-        return True
+        return self._files.owner.token == token
 
-    def _report_restore(self, number, before):
+    def _report_restore(self, number, before, rates):
         """Print findings that a user who restarts a run might not expect."""
         restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
         if restarts and not number:
-            print(
+            say(
                 f"This is restart {restarts}, but there is no checkpoint in {self._folder}: training begins at step 0."
-                " If it saved before, this is not the folder that it saved in",
-                flush=True,
+                " If it saved before, this is not the folder that it saved in"
             )
         runs = self._files.owner.runs
         if number and before and before["runs"] != runs and runs != A_NOTEBOOK:  # where the user has just chosen it
-            print(
+            say(
                 f"{self._folder} was last used by {before['runs']!r}; this is {runs!r}, and resumes from"
-                f" its checkpoint, epoch {self.epoch}, step {self.step}",
-                flush=True,
+                f" its checkpoint, epoch {self.epoch}, step {self.step}"
             )
+        for name, rate, compiled in rates:
+            if float(rate.numpy()) != compiled:
+                say(
+                    f"The learning rate of model.{name} is {rate.numpy():g}, as in the checkpoint, not {compiled:g}, as"
+                    " compiled: to change it, assign its learning_rate after Resume"
+                )
 
     def _save(self, stop):
         """Save, and exit if ``stop``; all workers must call it."""
@@ -554,9 +567,8 @@ class Resume(keras.callbacks.Callback):
                 stacklevel=2,
             )
         if stop:
-            self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
-            what = "nothing saved" if nonfinite else "saved"
-            print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, exiting", flush=True)
+            what = "nothing saved" if any(self._answers(1 if nonfinite else 0)) else "saved"  # waits for the chief
+            say(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, exiting")
             exit_preempted()
 
 

@@ -1,7 +1,6 @@
 """Find variables that training may change but Keras does not list: states of stateful RNNs, and custom ones.
 
-They are attributes of layers and losses that Keras does not track, such as `tf.Variable`s, or are in objects, lists and
-functions there.
+They are untracked attributes of layers and losses, such as `tf.Variable`s, or in objects, lists and functions there.
 """
 
 from contextlib import suppress

@@ -67,6 +67,9 @@ class Tell(keras.callbacks.Callback):
         self.facts["epoch"] = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
+        if self.steps == self.last:  # only now, because bt.Resume saves after all callbacks
+            self.stands.set()
+            threading.Event().wait()  # forever
         optimizer = self.model.optimizer
         self.facts["weights"] = numbers(self.model.trainable_variables)
         self.facts["optimizer"] = numbers(optimizer.inner_optimizer.variables[2:])
@@ -77,9 +80,6 @@ class Tell(keras.callbacks.Callback):
         print(json.dumps({**self.facts, "batch": [float(logs["target"])]}), flush=True)
         self.model.reset_metrics()  # Keras' own are means over the epoch so far
         self.steps += 1
-        if self.steps == self.last:
-            self.stands.set()
-            threading.Event().wait()  # forever
 
 
 def numbers(variables):

@@ -4,6 +4,7 @@ import atexit
 import signal
 from functools import partial
 
+import numpy as np
 import pytest
 from equal_models import OptimizersInADictionary, OptimizersOfTheNetworks, TwoNetworks
 from logical_cpus import mirrored
@@ -117,7 +118,7 @@ def test_several_steps_per_execution(data, tmp_path):
         return model_of(seed=seed, steps_per_execution=4)
 
     expected = train(Resume(tmp_path / "whole", make()), epoch_of=data)
-    cut(tmp_path / "cut", 3 + 1, make, every=3, epoch_of=data)
+    cut(tmp_path / "cut", 3 + 2, make, every=3, epoch_of=data)
     resume = Resume(tmp_path / "cut", make(seed=2), every=3)
     assert (resume.epoch, resume.step) == (1, 4)
     assert train(resume, epoch_of=data) == expected
@@ -174,6 +175,58 @@ def test_sigterm_saves_and_leaves(step, epoch, kept, tmp_path, capsys, monkeypat
     done = Resume(tmp_path, model_of(seed=3))
     assert (done.epoch, done.step) == (EPOCHS, 0)
     assert train(done) == whole()
+
+
+def test_sigterm_in_a_validation_says_when_it_saves(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    validates = keras.callbacks.LambdaCallback()
+    validates.on_test_begin = lambda logs: terminate()
+    with pytest.raises(SystemExit):
+        train(Resume(tmp_path, model_of(), every=None), validates, validation_data=epoch_of(0))
+    said = capsys.readouterr().out
+    assert said.count("SIGTERM: this process saves and exits after the validation") == 1
+    assert said.endswith("saved after 1 epochs and 0 steps, exiting\n")
+
+
+def test_a_worker_that_is_not_the_chief_says_what_the_chief_has_saved(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    resume = Resume(tmp_path, model_of())
+    resume._chief, resume._ask = False, lambda _: np.array([[1, 0], [0, 0]])  # the chief has found a NaN
+    with pytest.raises(SystemExit):
+        resume._save(stop=True)
+    assert "SIGTERM: nothing saved after 0 epochs" in capsys.readouterr().out
+
+
+def test_a_learning_rate_that_the_checkpoint_replaces_is_named(tmp_path, capsys):
+    def several(rate):
+        model = model_of(optimizer=partial(keras.optimizers.SGD, rate))
+        model.another = keras.optimizers.Adam(rate / 2)
+        model.another.build(model.trainable_variables)
+        return model
+
+    for _ in Resume(tmp_path, several(0.1)).epochs(1):
+        pass
+    Resume(tmp_path, several(0.1))
+    assert capsys.readouterr().out == ""
+    model = several(0.02)
+    Resume(tmp_path, model)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 and float(model.optimizer.learning_rate) == pytest.approx(0.1)
+    assert said[0].startswith("The learning rate of model.optimizer is 0.1, as in the checkpoint, not 0.02")
+    assert said[1].startswith("The learning rate of model.another is 0.05, as in the checkpoint, not 0.01")
+
+
+def test_a_loop_that_would_train_batches_twice_after_a_restart_is_refused(tmp_path):
+    resume = Resume(cut_after_5(tmp_path), model_of())
+    with pytest.raises(RuntimeError, match=r"4 steps of epoch 0 were done before.* over resume.rest\(dataset\)"):
+        for _ in resume.epochs(1):
+            for _ in epoch_of(0):
+                resume.step_done()
+    assert resume.step == 4
+    for _ in resume.epochs(2):
+        for _ in epoch_of(1) if resume.epoch else resume.rest(epoch_of(0)):
+            resume.step_done()
+    assert resume.epoch == 2
 
 
 def test_what_would_train_batches_twice_is_refused(tmp_path):

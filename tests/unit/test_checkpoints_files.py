@@ -4,7 +4,7 @@ import resource
 from contextlib import contextmanager
 
 import pytest
-from resume_runs import adamw, cut_after_5, model_of, names
+from resume_runs import adamw, cut_after_5, epoch_of, model_of, names
 
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.checkpoint_files import _line
@@ -53,6 +53,7 @@ def test_checkpoints_are_found_by_their_numbers_and_remains_of_a_killed_save_are
     resume = Resume(tmp_path, model_of(), every=1)
     assert resume.step == 4 and names(tmp_path) == before
     for _ in resume.epochs(1):
+        resume.rest(epoch_of(0))
         resume.step_done()
     assert copy.exists() and not (tmp_path / "ckpt-2.index").exists()
 

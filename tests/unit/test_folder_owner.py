@@ -52,6 +52,19 @@ def test_another_living_training_is_named_and_what_has_ended_is_not_in_the_way(t
         assert before["runs"] == "other.py --rate 7"
 
 
+def test_a_living_training_is_in_the_way_even_if_the_clock_was_set_since(tmp_path, monkeypatch):
+    FolderOwner(tmp_path).take()
+    started = FolderOwner(tmp_path.parent)._note["started"]
+    parent = psutil.Process(os.getppid())
+    of_parent = started - psutil.Process().create_time() + parent.create_time()
+    by_another(tmp_path, state="trains", started=of_parent)
+    created, booted = psutil.Process.create_time, psutil.boot_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: booted - 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) - 3600)
+    with pytest.raises(RuntimeError, match="in use by another training run"):
+        FolderOwner(tmp_path).take()
+
+
 def test_a_folder_that_another_training_has_taken_is_not_saved_in(tmp_path):
     resume = bt.Resume(tmp_path, model_of())
     by_another(tmp_path)

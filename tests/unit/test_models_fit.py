@@ -260,3 +260,12 @@ def test_a_new_setting_holds_in_evaluations_and_predictions_too():
     kernel, bias = model.get_weights()
     np.testing.assert_allclose(model.predict(X, verbose=0), X @ kernel + bias, atol=1e-5)
     assert model.evaluate(DATA, verbose=0) == pytest.approx(np.mean((X @ kernel + bias - Y) ** 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_a_model_without_trainable_weights_warns_as_in_stock(micro_batches):
+    model = net(micro_batches=micro_batches)
+    model.trainable = False
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="The model does not have any trainable weights"):
+        model.fit(DATA, verbose=0, shuffle=False)

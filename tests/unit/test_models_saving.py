@@ -267,3 +267,12 @@ def test_the_config_of_a_functional_model_makes_a_model_again():
         model = kind.from_config(config)
         assert isinstance(model, kind) and model.micro_batches == 1 and model.count_params() == 33
     assert isinstance(bt.Model.from_config(keras.Model(inputs, outputs).get_config()), bt.Model)
+
+
+def test_a_model_that_was_saved_before_it_was_built_is_loaded(tmp_path):
+    model = keras.Sequential([layers.Dense(4), layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.save(tmp_path / "unbuilt.keras")
+    again = bt.load_model(tmp_path / "unbuilt.keras", micro_batches=2)
+    assert again.compiled and not again.built
+    again.fit(X, Y, verbose=0)

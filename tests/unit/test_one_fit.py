@@ -311,3 +311,28 @@ def test_callbacks_end_an_epoch_once_that_one_of_them_stopped(tmp_path):
     (once,) = plateaus()
     fitted(tmp_path / "whole", 3, [once])
     assert again.wait == once.wait == 2
+
+
+class Shrinks(callbacks.Callback):
+    """Changes the weights after each step; counts the steps that begin and end."""
+
+    begun = ended = 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.begun += 1
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ended += 1
+        kernel = self.model.trainable_variables[0]
+        kernel.assign(0.99 * kernel)
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_save_has_what_other_callbacks_do_after_the_step_and_they_see_each_step_once(place, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), **{place: Shrinks()})
+    crashes = {"last": At(5, crash), "first": At(5, crash), place: Shrinks()}
+    with pytest.raises(Crash):
+        train(Resume(tmp_path / "cut", model_of(), every=2), **crashes)
+    shrinks = Shrinks()
+    assert train(Resume(tmp_path / "cut", model_of(seed=2), every=2), **{place: shrinks}) == expected
+    assert shrinks.begun == shrinks.ended == EPOCHS * BATCHES - 4

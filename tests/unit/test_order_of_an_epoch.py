@@ -1,6 +1,9 @@
 """A resumed epoch keeps its order, whatever determines it, or is refused with a message."""
 
 import random
+import warnings
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +13,9 @@ from tiers import in_two_tiers
 from bigtrain_nb.common import passes
 from bigtrain_nb.common.passes import read_apart, traits_of
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.data.pipeline import Pipeline
 from bigtrain_nb.train.data_order import SharedDataOrder
+from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
 from bigtrain_nb.train.first_batches import (
     BATCHES,
     FirstBatches,
@@ -240,11 +245,12 @@ def loop(resume, dataset, last=100):
     return state(resume.model)
 
 
-def test_a_fit_that_was_interrupted_goes_on_in_the_same_process(tmp_path):
+def test_a_fit_that_was_stopped_goes_on_in_the_same_process(tmp_path):
     order = list(range(49))
     resume = Resume(tmp_path, model_of(), every=2)
-    with pytest.raises(Crash):
-        train(resume, At(5, crash), epoch_of=lambda epoch: in_order(order))
+    stops = At(5, partial(setattr, resume.model, "stop_training", True))
+    train(resume, stops, epoch_of=lambda epoch: in_order(order))
+    assert resume.step == 5
     with pytest.raises(ValueError, match="epoch 0 does not begin with"):
         resume.data(lambda epoch: in_order(order[::-1]))
     train(resume, epoch_of=lambda epoch: in_order(order), epochs=1)
@@ -491,3 +497,21 @@ def test_make_epoch_is_called_seldom_and_its_graph_is_written_once_each(tmp_path
     Resume(tmp_path, model_of()).data(make)
     assert len(made) == 2  # one to examine, one to train on
     assert len(written) == 2
+
+
+@pytest.mark.parametrize("settings", [{"shuffle": 8}, {"augment": True}, {"shuffle": 8, "augment": True}])
+def test_epochs_with_the_same_seeds_are_warned_of(settings, crops):
+    pipeline = Pipeline(data=crops, image_size=24, batch=16, **settings)
+
+    def made(make_epoch):
+        epochs = EpochByEpoch(make_epoch, 0, None, lambda dataset: dataset)
+        for epoch in (0, 1, 2):
+            epochs.made(epoch)
+
+    advice = r"make_epoch\(1\) shuffles or augments .* make_epoch\(0\).*replace\(pipeline, seed=epoch\).dataset\(\)"
+    with pytest.warns(UserWarning, match=advice) as warned:
+        made(lambda epoch: pipeline.dataset())
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made(lambda epoch: replace(pipeline, seed=epoch).dataset())

@@ -303,3 +303,13 @@ def test_gradients_of_preflight_are_scaled_as_a_step_scales_them(size):
     residual = 2 * size * 1000 * (model.predict(x, verbose=0) - y) / 8
     np.testing.assert_allclose(found[0], x.T @ residual, rtol=0.02, atol=0.02 * size * 1000)
     assert np.abs(found[0]).max() > 0
+
+
+def test_a_step_that_is_set_on_a_model_shows_its_logs():
+    """It does not use the loss tracker, which has then seen no examples."""
+    inputs = keras.Input((6,))
+    model = bt.Model(inputs, layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    model.train_step = lambda data: {"own": tf.reduce_mean(model(data[0]))}
+    history = model.fit(X, Y, batch_size=14, epochs=2, verbose=0).history
+    assert list(history) == ["own"] and len(history["own"]) == 2

@@ -21,11 +21,7 @@ from functools import partial
 
 from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.advanced.parallel.recompute import is_recomputed
-from bigtrain_nb.advanced.parallel.sharded_weights import (
-    build_sharded,
-    refuse_to_shard,
-    shard_weights,
-)
+from bigtrain_nb.advanced.parallel.sharded_weights import build_sharded, refuse_to_shard, shard_weights
 from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train

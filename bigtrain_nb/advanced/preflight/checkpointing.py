@@ -171,7 +171,7 @@ def resumed(training):
         for last in (STOPPED_AFTER, STEPS):
             training.state.restore_values()
             try:
-                _go_on(training, Resume(folder, training.model, every=1), batches[:last])
+                _go_on(training, Resume(folder, training.model, every=1), batches, last)
             except (Skipped, TrainingRaises):
                 raise
             except Exception as error:
@@ -215,11 +215,12 @@ def _trained(training, batches):
     return _values(training.model)
 
 
-def _go_on(training, resume, batches):
-    """Train from the position of ``resume`` to the last batch."""
+def _go_on(training, resume, batches, last):
+    """Train from the position of ``resume`` to the step ``last``."""
     for _ in resume.epochs(1):
-        for batch in batches[resume.step :]:
-            training.step(batch)
+        numbers = resume.rest(tf.data.Dataset.range(len(batches)))
+        for number in numbers.take(last - resume.step):
+            training.step(batches[int(number)])
             resume.step_done()
         return
 

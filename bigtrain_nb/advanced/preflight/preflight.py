@@ -13,15 +13,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from bigtrain_nb.advanced.preflight import (
-    accumulation,
-    checkpointing,
-    features,
-    growth,
-    leaks,
-    memory,
-    updates,
-)
+from bigtrain_nb.advanced.preflight import accumulation, checkpointing, features, growth, leaks, memory, updates
 from bigtrain_nb.advanced.preflight import data as of_data
 from bigtrain_nb.advanced.preflight import loss as of_loss
 from bigtrain_nb.advanced.preflight.report import (
