@@ -44,6 +44,8 @@ HEADS = {
 }
 EMBEDDINGS = {"tied": {}, "untied": {"tie_weights": False}, "capped": {"logit_soft_cap": 3.0}}
 HEADS |= dict.fromkeys(EMBEDDINGS, HEADS["tied"])
+DRAWN = [*HEADS]
+HEADS["in 32 bits"] = lambda x, embedding: dense(x, embedding, dtype="float32")
 
 
 def network(head="dense", mask_zero=False, seed=1, make=keras.Model):
@@ -85,7 +87,7 @@ def assert_equal(model, stock, within=2e-6):
 def drawn_settings(seed):
     """Return randomly drawn settings of a network, its loss and its data."""
     random = np.random.default_rng(seed)
-    head = str(random.choice([*HEADS]))
+    head = str(random.choice(DRAWN))
     x, y, weight = tokens(seed=seed)
     settings = {"reduction": str(random.choice(["sum_over_batch_size", "sum", "mean_with_sample_weight"]))}
     settings |= {"from_logits": head != "softmax", "dtype": "float64"}
@@ -234,6 +236,15 @@ def test_in_16_bits_it_is_as_far_from_32_as_whole_logits_are(policy, within):
     exact, stock, chunked = moved(False, "float32"), moved(False, policy), moved(True, policy)
     far, stock_far = (np.linalg.norm(one - exact) / np.linalg.norm(exact) for one in (chunked, stock))
     assert far < max(within, 1.5 * stock_far)
+
+
+def test_a_head_in_32_bits_of_a_model_in_16_computes_in_32():
+    def trained(chunked):
+        with precision("mixed_bfloat16"):
+            model = compiled(network("in 32 bits"))
+        return fitted(bt.chunk_head(model, rows=7) if chunked else model, tokens(4))
+
+    assert_equal(trained(True), trained(False))
 
 
 def test_a_sequential_model_and_one_row_for_each_example():

@@ -128,10 +128,10 @@ class Deferred:
     def __init__(self, head, hidden, rows, training):
         self.head, self.hidden, self.rows, self.training, mask = head, hidden, rows, training, mask_of(hidden)
         nothing = None if mask is None else tf.zeros([0, *head.row[:-1]], "bool")
-        logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
+        self.weights = head.values()  # from before the update
+        logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training, self.weights)
         self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
         self._keras_mask = None if mask_of(logits) is None else mask
-        self.weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # from before the update
 
     def __tf_tensor__(self, dtype=None, name=None):
         warnings.warn("y_pred is read in a step, so the full logits are computed: chunks save nothing", stacklevel=2)

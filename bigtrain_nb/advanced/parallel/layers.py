@@ -110,18 +110,18 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
 class ValuesFor(keras.StatelessScope):
     """A scope with values of some variables, as they are: Keras would cast them to the variables' dtypes.
 
-    ``values``: pairs of a variable and a tensor. ``read``: the ids of the variables that were read. ``updated``: those
-    that would have been updated, each once.
+    ``values``: pairs of a variable and a tensor. ``read``: {id: dtypes in which the layers read it} of variables.
+    ``updated``: those that would have been updated, each once.
     """
 
     def __init__(self, values, collect_losses=False):
         super().__init__(collect_losses=collect_losses)
         self.state_mapping = {id(variable): value for variable, value in values}
-        self.read = set()
+        self.read = {}
         self.updated = []
 
     def get_current_value(self, variable):
-        self.read.add(id(variable))
+        self.read.setdefault(id(variable), set()).add(variable.dtype)
         return super().get_current_value(variable)
 
     def add_update(self, update):
