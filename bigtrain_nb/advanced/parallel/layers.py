@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import contextmanager
 from copy import copy
 
-from bigtrain_nb.common.keras_compat import layers_within, mask_of, with_mask
+from bigtrain_nb.common.keras_compat import layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.layers import refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -55,22 +55,33 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
     substitute value. Running it again gives the same results: every run starts from the same state (dropout seeds,
     moving statistics, metrics), ``training`` flag and dtype of weights. The layer's updates are applied once.
     """
-    known = vars(layer).get("_known_updates", ())  # variables
+    found = vars(layer).get("_known_updates", ())
     while True:
+        known = (*_state_of(layer), *found)
         result, updated = _call_with_known_updates(known, own_call, args, kwargs, wrap)
         unknown = [variable for variable in updated if not any(variable is one for one in known)]
         if not unknown:
             break
         # Discard the call that found them; later calls know them. Keras would track an ordinary attribute
         _refuse_updates_of_weights(layer, unknown)
-        known = (*known, *unknown)
-        object.__setattr__(layer, "_known_updates", known)
+        found = (*found, *unknown)
+        object.__setattr__(layer, "_known_updates", found)
     outputs, after, losses = result
     for variable, value in zip(known, after, strict=True):
-        variable.assign(value)
+        if any(variable is one for one in updated):
+            variable.assign(value)
     for loss in losses:
         keras.layers.Layer.add_loss(layer, loss)  # that of functional models is not implemented
     return outputs
+
+
+def _state_of(layer):
+    """Return the variables of a layer and those inside it that its calls may update: not the weights that it trains.
+
+    With these no call is discarded in which it communicates: the first replica alone would make it.
+    """
+    weights = {id(weight) for inner in layers_within(layer) for weight in own_weights_to_train(inner)}
+    return [variable for variable in layer.variables if id(variable) not in weights]
 
 
 def _call_with_known_updates(known, own_call, args, kwargs, wrap):
@@ -78,7 +89,8 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
     given = tf.nest.flatten((args, kwargs))
     places = [place for place, value in enumerate(given) if _has_gradient(value)]
     scopes = scopes_of_call()
-    before = [tf.identity(variable.value) for variable in known]
+    with without_autocast():
+        before = [tf.identity(variable.value) for variable in known]
     traced = {}  # results of a run that are not tensors
 
     def run(*tensors, values=()):
@@ -164,6 +176,12 @@ def within_scopes(scopes):  # private: Keras
         yield
     finally:
         _set_scopes(before)
+
+
+def without_autocast():
+    """Read variables in their own dtypes in this context, within layers that cast them."""
+    call, _ = scopes_of_call()
+    return within_scopes((call, None))
 
 
 def _set_scopes(scopes):  # private: Keras

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.advanced.parallel.layers import ValuesFor, scopes_of_call, within_scopes
+from bigtrain_nb.advanced.parallel.layers import ValuesFor, without_autocast
 from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
@@ -71,8 +71,7 @@ class Head:
 
     def values(self):
         """Return the variables' values in the dtypes of the head's layers, so that not every chunk casts them."""
-        call, _ = scopes_of_call()
-        with within_scopes((call, None)):  # the model's scope may have another dtype
+        with without_autocast():  # the model may cast to another dtype
             values = [tf.convert_to_tensor(variable.value) for variable in self.variables]
         return [tf.cast(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)]
 
