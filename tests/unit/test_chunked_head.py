@@ -332,16 +332,24 @@ def test_a_resumed_training_ends_where_it_would_have(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
-    class Reading(keras.Model):
-        def compute_metrics(self, x, y, y_pred, sample_weight=None):
-            return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}
+class ReadingMetrics(keras.Model):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}
 
-    stock = fitted(compiled(network(make=Reading)))
-    model = compiled(bt.chunk_head(network(make=Reading), rows=7))
+
+class ReadingLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        far = tf.reduce_mean(abs(2 * y_pred[:, :-1] - 1) / (y_pred[:, 1:] ** 2 + 1))
+        return super().compute_loss(x, y, y_pred, sample_weight) + far
+
+
+@pytest.mark.parametrize("make", [ReadingMetrics, ReadingLoss])
+def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning(make):
+    stock = fitted(compiled(network(make=make)))
+    model = compiled(bt.chunk_head(network(make=make), rows=7))
     with pytest.warns(UserWarning, match="the full logits are computed"):
         fitted(model)
-    assert model.history.history["most"] == pytest.approx(stock.history.history["most"], rel=1e-5)
+    assert_equal(model, stock, within=1e-5)
 
 
 # Models that cannot be chunked
@@ -384,6 +392,10 @@ IN_A_STEP = {
         "the loss ignoring cannot be computed row by row: it could not be computed on random data (it masks its own",
     ),
     "reduces": ({"loss": ByItself()}, "the loss ByItself cannot be computed row by row: it overrides __call__"),
+    "two losses": (
+        {"loss": [Sparse(), Sparse()], "metrics": None, "weighted_metrics": None},
+        "has 2 losses for its one output, of which Keras uses only the first",
+    ),
     "no reduction": ({"loss": Sparse(reduction=None)}, "it has reduction=None"),
     "maximum": ({"metrics": [Outermost("outermost")]}, "outermost does not add up row by row: on random data"),
     "without weights": ({"metrics": [OfCalls(name="calls")]}, "calls does not add up row by row: it could not"),
