@@ -150,14 +150,5 @@ class Deferred:
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
 
 
-def _operator(name):
-    """Return a method that applies an operator of tensors to full logits."""
-
-    def of_full_logits(self, *others):
-        return getattr(tf.convert_to_tensor(self), name)(*others)
-
-    return of_full_logits
-
-
-for name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:  # a comparison by `==` keeps its hash
-    setattr(Deferred, name, _operator(name))
+for name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:  # of a class with `__eq__` there is no hash
+    setattr(Deferred, name, lambda self, *others, name=name: getattr(tf.convert_to_tensor(self), name)(*others))

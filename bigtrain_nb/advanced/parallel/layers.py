@@ -55,17 +55,14 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
     substitute value. Running it again gives the same results: every run starts from the same state (dropout seeds,
     moving statistics, metrics), ``training`` flag and dtype of weights. The layer's updates are applied once.
     """
-    found = vars(layer).get("_known_updates", ())
+    known = _state_of(layer)
     while True:
-        known = (*_state_of(layer), *found)
         result, updated = _call_with_known_updates(known, own_call, args, kwargs, wrap)
         unknown = [variable for variable in updated if not any(variable is one for one in known)]
         if not unknown:
             break
-        # Discard the call that found them; later calls know them. Keras would track an ordinary attribute
         _refuse_updates_of_weights(layer, unknown)
-        found = (*found, *unknown)
-        object.__setattr__(layer, "_known_updates", found)
+        known += unknown  # and discard the call that found them
     outputs, after, losses = result
     for variable, value in zip(known, after, strict=True):
         if any(variable is one for one in updated):
@@ -76,10 +73,7 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
 
 
 def _state_of(layer):
-    """Return the variables of a layer and those inside it that its calls may update: not the weights that it trains.
-
-    With these no call is discarded in which it communicates: the first replica alone would make it.
-    """
+    """Return the variables that a layer's calls may update: those of it and the layers inside, but weights to train."""
     weights = {id(weight) for inner in layers_within(layer) for weight in own_weights_to_train(inner)}
     return [variable for variable in layer.variables if id(variable) not in weights]
 

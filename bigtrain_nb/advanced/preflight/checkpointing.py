@@ -77,11 +77,8 @@ def saved(training):
         except subprocess.TimeoutExpired:
             return ok(f"{words}, it gives the same outputs. A new process had too little time.", "14")
         except ChildProcessError as error:
-            return warning(
-                f"{words}, it gives the same outputs. {error}",
-                "What stock Keras computes was not compared: free memory and check again.",
-                "14",
-            )
+            advice = "What stock Keras computes was not compared: free memory and check again."
+            return warning(f"{words}, it gives the same outputs. {error}", advice, "14")
         except RuntimeError as error:
             return _not_loaded(error)
     words += " by stock Keras in a process without bigtrain_nb"

@@ -44,9 +44,7 @@ def _without_logits(training):
     model, y = training.model, training.y
     (output, *others) = getattr(model, "outputs", None) or [None]
     is_chunked = getattr(model, "rows_of_logits", False)
-    if is_chunked or others or output is None or len(output.shape) != 3:
-        return ""
-    if not hasattr(y, "shape") or len(y.shape) < 2:
+    if is_chunked or others or output is None or len(output.shape) != 3 or len(getattr(y, "shape", ())) < 2:
         return ""
     try:
         Head(model).refuse_rows_together()
