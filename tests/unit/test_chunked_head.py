@@ -44,6 +44,8 @@ HEADS = {
 }
 EMBEDDINGS = {"tied": {}, "untied": {"tie_weights": False}, "capped": {"logit_soft_cap": 3.0}}
 HEADS |= dict.fromkeys(EMBEDDINGS, HEADS["tied"])
+DRAWN = [*HEADS]
+HEADS["in 32 bits"] = lambda x, embedding: dense(x, embedding, dtype="float32")
 
 
 def network(head="dense", mask_zero=False, seed=1, make=keras.Model):
@@ -85,7 +87,7 @@ def assert_equal(model, stock, within=2e-6):
 def drawn_settings(seed):
     """Return randomly drawn settings of a network, its loss and its data."""
     random = np.random.default_rng(seed)
-    head = str(random.choice([*HEADS]))
+    head = str(random.choice(DRAWN))
     x, y, weight = tokens(seed=seed)
     settings = {"reduction": str(random.choice(["sum_over_batch_size", "sum", "mean_with_sample_weight"]))}
     settings |= {"from_logits": head != "softmax", "dtype": "float64"}
@@ -236,6 +238,15 @@ def test_in_16_bits_it_is_as_far_from_32_as_whole_logits_are(policy, within):
     assert far < max(within, 1.5 * stock_far)
 
 
+def test_a_head_in_32_bits_of_a_model_in_16_computes_in_32():
+    def trained(chunked):
+        with precision("mixed_bfloat16"):
+            model = compiled(network("in 32 bits"))
+        return fitted(bt.chunk_head(model, rows=7) if chunked else model, tokens(4))
+
+    assert_equal(trained(True), trained(False))
+
+
 def test_a_sequential_model_and_one_row_for_each_example():
     def model(chunked, returns):
         keras.utils.set_random_seed(1)
@@ -321,16 +332,24 @@ def test_a_resumed_training_ends_where_it_would_have(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
-    class Reading(keras.Model):
-        def compute_metrics(self, x, y, y_pred, sample_weight=None):
-            return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}
+class ReadingMetrics(keras.Model):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}
 
-    stock = fitted(compiled(network(make=Reading)))
-    model = compiled(bt.chunk_head(network(make=Reading), rows=7))
+
+class ReadingLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        far = tf.reduce_mean(abs(2 * y_pred[:, :-1] - 1) / (y_pred[:, 1:] ** 2 + 1))
+        return super().compute_loss(x, y, y_pred, sample_weight) + far
+
+
+@pytest.mark.parametrize("make", [ReadingMetrics, ReadingLoss])
+def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning(make):
+    stock = fitted(compiled(network(make=make)))
+    model = compiled(bt.chunk_head(network(make=make), rows=7))
     with pytest.warns(UserWarning, match="the full logits are computed"):
         fitted(model)
-    assert model.history.history["most"] == pytest.approx(stock.history.history["most"], rel=1e-5)
+    assert_equal(model, stock, within=1e-5)
 
 
 # Models that cannot be chunked
@@ -373,6 +392,10 @@ IN_A_STEP = {
         "the loss ignoring cannot be computed row by row: it could not be computed on random data (it masks its own",
     ),
     "reduces": ({"loss": ByItself()}, "the loss ByItself cannot be computed row by row: it overrides __call__"),
+    "two losses": (
+        {"loss": [Sparse(), Sparse()], "metrics": None, "weighted_metrics": None},
+        "has 2 losses for its one output, of which Keras uses only the first",
+    ),
     "no reduction": ({"loss": Sparse(reduction=None)}, "it has reduction=None"),
     "maximum": ({"metrics": [Outermost("outermost")]}, "outermost does not add up row by row: on random data"),
     "without weights": ({"metrics": [OfCalls(name="calls")]}, "calls does not add up row by row: it could not"),

@@ -15,6 +15,7 @@ from bigtrain_nb.advanced.parallel.recompute import Recomputed
 from bigtrain_nb.advanced.parallel.shards import Unsharded
 from bigtrain_nb.advanced.plan.graph import before
 from bigtrain_nb.common import replicas
+from bigtrain_nb.common.keras_compat import build_like_fit
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -189,6 +190,13 @@ def launched(graph, replica):
     return [each for each in operations if each.device.endswith(f"CPU:{replica}")]
 
 
+def graph_of_step(model):
+    def step(*data):
+        return model.distribute_strategy.run(model.train_step, (data,))
+
+    return tf.function(step, autograph=False).get_concrete_function(X[:8], Y[:8]).graph
+
+
 def waits_for(operation):
     """Return all operations that must run before this one."""
     found, left = set(), [operation]
@@ -205,15 +213,23 @@ def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
     with reducing("by collectives"):
         model = trained(2, data=batches([16], X, Y), fully_shard=BLOCKS)
 
-    def step(*data):
-        return model.distribute_strategy.run(model.train_step, (data,))
-
-    graph = tf.function(step, autograph=False).get_concrete_function(X[:8], Y[:8]).graph
-    gathered = [each for each in launched(graph, 0) if each.type == "CollectiveGatherV2"]
+    gathered = [each for each in launched(graph_of_step(model), 0) if each.type == "CollectiveGatherV2"]
     assert len(gathered) == 4  # two blocks, forward and backward
     for first, second in pairwise(gathered):
         products = [each for each in waits_for(second) if each.type == "MatMul"]
         assert any(first in waits_for(product) for product in products)
+
+
+def test_in_the_first_trace_all_replicas_launch_the_same_collectives(monkeypatch):
+    """Else GPUs would wait for each other, or sum what does not belong together."""
+    not_on_cpus(monkeypatch)
+    with reducing("by collectives"), on(2):
+        model = bt.Model.of(normalized(), fully_shard=BLOCKS)
+        model.compile("sgd", "mse")
+        build_like_fit(model, (X[:8], Y[:8]))
+    graph = graph_of_step(model)
+    first, second = ([each.type for each in launched(graph, replica)] for replica in (0, 1))
+    assert first == second and first.count("CollectiveGatherV2") == 4
 
 
 OF_ONE_MICRO_BATCH = pytest.param([3], 2, marks=pytest.mark.more("the same refusal in a micro-batch"))

@@ -10,12 +10,13 @@ from bigtrain_nb.train.model import Model
 TOO_LARGE = 1e38  # its square is infinite in float32
 
 
-def trained(inputs, kind=Model, **settings):
+def trained(inputs, kind=Model, accumulated=None, **settings):
     """Fit y = w x in steps of one example; return the callback's records."""
     history = LossScaleHistory()
     x = keras.Input((1,))
     model = kind(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(x))
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=1024.0)
+    sgd = keras.optimizers.SGD(1e-3, gradient_accumulation_steps=accumulated)
+    optimizer = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=1024.0)
     model.compile(optimizer, "mse", **settings)
     x = np.array(inputs, np.float32)[:, None]
     data = tf.data.Dataset.from_tensor_slices((x, 0 * x)).batch(1)
@@ -29,6 +30,12 @@ def test_every_step_has_its_scale_and_skipped_ones_are_marked(kind):
     assert history.scale == [1024, 512, 512, 512, 256, 128]
     assert history.skipped == [False, True, False, False, True, True]
     assert "training step\n3 of 6 skipped" in history.figure().axes[0].get_xlabel()
+
+
+@pytest.mark.parametrize("kind", [Model, keras.Model])
+def test_steps_that_accumulate_are_not_skipped(kind):
+    history = trained([1, 1, TOO_LARGE, 1, 1], kind, accumulated=4)
+    assert history.skipped == [False, False, True, False, False]
 
 
 def test_several_steps_in_one_execution_are_one_entry():

@@ -71,7 +71,8 @@ def told(monkeypatch, capsys, gpus, infos):
     monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda device: None)
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda device: next(infos))
     memory.measure(base64.b64encode(cloudpickle.dumps((list, {}))).decode())
-    return memory.Peak(**json.loads(capsys.readouterr().out.partition(memory.ANSWER)[2]))
+    answer, _ = json.loads(capsys.readouterr().out.partition(memory.ANSWER)[2])
+    return memory.Peak(**answer)
 
 
 def test_with_a_gpu_the_number_is_its_peak_and_the_hosts_is_said_too(monkeypatch, capsys):
@@ -85,6 +86,14 @@ def test_with_a_gpu_the_number_is_its_peak_and_the_hosts_is_said_too(monkeypatch
 
 def test_it_counts_what_the_function_holds_at_its_peak():
     assert 190 < peak_memory(holds_and_drops, mib=200).host < 230
+
+
+def test_where_no_peak_is_reset_there_is_a_warning(monkeypatch):
+    monkeypatch.setattr(memory, "CODE", "from bigtrain_nb.advanced.watch import peak_memory as memory\n{packed!r}\n")
+    report = 'print(memory.ANSWER + \'[{{"host": 5, "device": null}}, false]\')'
+    monkeypatch.setattr(memory, "CODE", memory.CODE + report)
+    with pytest.warns(UserWarning, match="of list may be too high.*loading TensorFlow"):
+        assert peak_memory(list) == 5
 
 
 def test_what_it_raises_is_shown_with_its_lines():

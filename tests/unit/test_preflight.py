@@ -44,7 +44,7 @@ from trainings import (
 )
 
 import bigtrain_nb as bt
-from bigtrain_nb.advanced.preflight import growth, memory
+from bigtrain_nb.advanced.preflight import checkpointing, growth, memory
 from bigtrain_nb.advanced.preflight import loss as of_loss
 from bigtrain_nb.advanced.preflight import preflight as room
 from bigtrain_nb.advanced.preflight.__main__ import main
@@ -614,6 +614,12 @@ OF_RISING = np.arange(960, dtype="int32") % 3
 ONE_HOT = np.eye(3, dtype="float32")[CLASSES]
 
 
+def of_many_numbers():
+    model = keras.Sequential([keras.Input((2000,)), layers.Dense(1)])
+    x = np.random.default_rng(0).normal(size=(128, 2000)).astype("float32")
+    return compiled(model, "mse", x, np.random.default_rng(1).normal(size=(128, 1)).astype("float32"))
+
+
 def walks(columns=1, length=18):
     return np.cumsum(np.random.default_rng(0).normal(size=(64, length, columns)), 1).astype("float32")
 
@@ -682,6 +688,7 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_two_targets(X, CLASSES), "ok.*targets 'kind'.*targets 'size'"),
         (lambda: of_two_targets(X, CLASSES, size=2 - 3 * X[:, 4:5]), "warning.*Feature 4.*targets 'size'"),
         (two_batches, FEW),
+        (of_many_numbers, "ok.*None of the first 500 of 2,000 features"),
         (lambda: of_numbers(y=(X[:, 2] > 0.3).astype("int32")), "warning.*Feature 2.*with a threshold"),
         (lambda: of_numbers(y=np.digitize(X[:, 2], [-0.4, 0.4])), "warning.*Feature 2.*with a threshold"),
         (lambda: of_numbers(y=3 - 2 * X[:, 2:3]), "warning.*Feature 2.*up to a factor"),
@@ -1301,6 +1308,17 @@ def test_chunk_head_is_not_suggested_for_a_small_vocabulary_or_a_classifier(with
         assert finding.verdict == "ok" and not finding.advice, finding
 
 
+def test_memory_is_measured_where_the_size_of_logits_is_unknown(without_passes):
+    def at_the_end(y, y_pred):
+        return keras.losses.sparse_categorical_crossentropy(y, y_pred[:, -1], from_logits=True)
+
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, layers.Dense(3)(layers.Reshape((4, 2))(inputs)))
+    model.compile("sgd", at_the_end)
+    finding = only(model, batched(X, CLASSES), "memory")
+    assert finding.verdict == "ok" and "while 3 steps ran" in finding.message, finding
+
+
 def test_memory_of_a_task_with_a_preprocessor_is_measured_too(without_passes):
     model = of_keras_hub(hub_models.gpt2_of_texts())
     texts = tf.data.Dataset.from_tensor_slices(["the hat", "that cat", "then", "a thing"] * 4).batch(8)
@@ -1323,6 +1341,13 @@ def test_a_class_that_no_new_process_knows_is_a_warning():
     finding = only(regressor(OnlyHere()), batched(X, NUMBERS), "saved and loaded")
     assert finding.verdict == "warning" and "OnlyHere" in finding.message, finding
     assert "Keras alone cannot load" in finding.message
+
+
+def test_a_new_process_that_is_killed_is_not_blamed_on_classes(monkeypatch):
+    monkeypatch.setattr(checkpointing, "STRANGER", "import os; os.kill(os.getpid(), 9)")
+    (finding,) = examined(HEALTHY["classes"], ["saved and loaded"]).findings
+    assert finding.verdict == "warning" and "killed by signal 9, probably because memory ran out" in finding.message
+    assert "classes" not in finding.advice
 
 
 def test_weights_in_several_files_that_are_loaded_wrongly_are_found(monkeypatch):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.plan.matmul_precision import flops_by_place
 from bigtrain_nb.advanced.preflight import updates
-from bigtrain_nb.advanced.shared.matmul_precision import flops_by_place
+from bigtrain_nb.advanced.preflight.report import Skipped
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -68,6 +69,28 @@ def test_a_model_with_a_step_of_its_own_is_profiled_without_a_word_on_its_produc
     model.compile("sgd")
     data = tf.data.Dataset.from_tensors((tf.ones((4, 64)), tf.ones((4, 64)))).repeat(4)
     assert bt.profile(model, data, steps=2, folder=tmp_path).products == ""
+
+
+def test_products_of_loops_count_in_each_round_and_those_of_branches_are_seen():
+    class Branching(layers.Layer):
+        def build(self, shape):
+            self.inside = layers.Dense(64, dtype="float32")
+            self.inside.build(shape)
+
+        def call(self, x):
+            return tf.cond(tf.reduce_sum(x) > 0, lambda: self.inside(x), lambda: x)
+
+    inputs = keras.Input((9, 64))
+    recurrent = layers.SimpleRNN(64, dtype="float32", name="recurrent")(inputs)
+    last = layers.Dense(64, dtype="mixed_bfloat16")(Branching(name="branching")(recurrent))
+    line = found(keras.Model(inputs, last), tf.ones([4, 9, 64]))
+    assert "95.0%" in line["message"] and "recurrent" in line["message"] and "branching" in line["message"]
+
+
+def test_without_products_nothing_is_said_of_their_bits():
+    inputs = keras.Input((4,))
+    with pytest.raises(Skipped, match="no matmul"):
+        found(keras.Model(inputs, layers.Rescaling(2.0, dtype="mixed_bfloat16")(inputs)), tf.ones([2, 4]))
 
 
 def test_without_16_bits_there_is_nothing_to_say():

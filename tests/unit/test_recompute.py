@@ -245,3 +245,22 @@ def test_a_mask_reaches_the_layers_inside_and_those_after():
     inputs = keras.Input((3,))
     block = bt.recompute(keras.Model(inputs, embedding()(inputs)))
     np.testing.assert_allclose(MaskedMean()(block(tokens)), expected)
+
+
+def test_in_16_bits_state_that_a_call_does_not_update_keeps_all_of_its_bits():
+    class Moving(layers.Dense):
+        def build(self, shape):
+            super().build(shape)
+            self.moving = self.add_weight(trainable=False)
+
+        def call(self, x, training=False):
+            if training:
+                self.moving.assign(1 / 3)
+            return super().call(x)
+
+    with precision("mixed_bfloat16"):
+        model = keras.Sequential([keras.Input((6,)), bt.recompute(Moving(1))])
+    model.compile("sgd", "mse")
+    model.train_on_batch(X, Y)
+    model.test_on_batch(X, Y)
+    assert float(model.layers[0].moving) == np.float32(1 / 3)

@@ -1,12 +1,13 @@
 """The head, loss and metrics of a language model computed for some rows at a time, without full logits."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
-from bigtrain_nb.common.checks import integer, of_kind
+from bigtrain_nb.common.checks import integer, of_kind, takes
 from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.in_place import become
@@ -70,12 +71,21 @@ class ChunkedHead:
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):  # private: Keras
         compiled = self._compile_loss
+        compute = partial(super().compute_loss, x, y, y_pred, sample_weight)
+        if takes(compute, training=training):
+            compute = partial(compute, training=training)
         if not isinstance(y_pred, Deferred) or compiled is None:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
+            return compute()
         for each in (compiled, self._compile_metrics):
             if each is not None and not each.built:
                 each.build(y, y_pred)
-        (entry,) = compiled._flat_losses
+        training = training and y_pred.training is not False  # Keras leaves it out if the model's own does not take it
+        entry, *others = compiled._flat_losses
+        if others:
+            raise ValueError(
+                f"{self.name} has {1 + len(others)} losses for its one output, of which Keras uses only the first:"
+                " compile it with one, or compute full logits with bt.chunk_head(model, rows=False)"
+            )
 
         def by_chunks(y, y_pred, sample_weight):
             if not isinstance(y_pred, Deferred):  # computed from full logits by a custom compute_loss
@@ -84,7 +94,7 @@ class ChunkedHead:
 
         compiled._flat_losses[0] = entry._replace(loss=by_chunks)
         try:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
+            return compute()
         finally:
             compiled._flat_losses[0] = entry
 
@@ -128,13 +138,17 @@ class Deferred:
     def __init__(self, head, hidden, rows, training):
         self.head, self.hidden, self.rows, self.training, mask = head, hidden, rows, training, mask_of(hidden)
         nothing = None if mask is None else tf.zeros([0, *head.row[:-1]], "bool")
-        logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
+        self.weights = head.values()  # from before the update
+        logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training, self.weights)
         self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
         self._keras_mask = None if mask_of(logits) is None else mask
-        self.weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # from before the update
 
     def __tf_tensor__(self, dtype=None, name=None):
         warnings.warn("y_pred is read in a step, so the full logits are computed: chunks save nothing", stacklevel=2)
         logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training, self.weights)
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
+
+
+for name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:  # of a class with `__eq__` there is no hash
+    setattr(Deferred, name, lambda self, *others, name=name: getattr(tf.convert_to_tensor(self), name)(*others))

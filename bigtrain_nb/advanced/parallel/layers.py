@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import contextmanager
 from copy import copy
 
-from bigtrain_nb.common.keras_compat import layers_within, mask_of, with_mask
+from bigtrain_nb.common.keras_compat import layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.layers import refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -55,22 +55,27 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
     substitute value. Running it again gives the same results: every run starts from the same state (dropout seeds,
     moving statistics, metrics), ``training`` flag and dtype of weights. The layer's updates are applied once.
     """
-    known = vars(layer).get("_known_updates", ())  # variables
+    known = _state_of(layer)
     while True:
         result, updated = _call_with_known_updates(known, own_call, args, kwargs, wrap)
         unknown = [variable for variable in updated if not any(variable is one for one in known)]
         if not unknown:
             break
-        # Discard the call that found them; later calls know them. Keras would track an ordinary attribute
         _refuse_updates_of_weights(layer, unknown)
-        known = (*known, *unknown)
-        object.__setattr__(layer, "_known_updates", known)
+        known += unknown  # and discard the call that found them
     outputs, after, losses = result
     for variable, value in zip(known, after, strict=True):
-        variable.assign(value)
+        if any(variable is one for one in updated):
+            variable.assign(value)
     for loss in losses:
         keras.layers.Layer.add_loss(layer, loss)  # that of functional models is not implemented
     return outputs
+
+
+def _state_of(layer):
+    """Return the variables that a layer's calls may update: those of it and the layers inside, but weights to train."""
+    weights = {id(weight) for inner in layers_within(layer) for weight in own_weights_to_train(inner)}
+    return [variable for variable in layer.variables if id(variable) not in weights]
 
 
 def _call_with_known_updates(known, own_call, args, kwargs, wrap):
@@ -78,7 +83,8 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
     given = tf.nest.flatten((args, kwargs))
     places = [place for place, value in enumerate(given) if _has_gradient(value)]
     scopes = scopes_of_call()
-    before = [tf.identity(variable.value) for variable in known]
+    with without_autocast():
+        before = [tf.identity(variable.value) for variable in known]
     traced = {}  # results of a run that are not tensors
 
     def run(*tensors, values=()):
@@ -110,18 +116,18 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
 class ValuesFor(keras.StatelessScope):
     """A scope with values of some variables, as they are: Keras would cast them to the variables' dtypes.
 
-    ``values``: pairs of a variable and a tensor. ``read``: the ids of the variables that were read. ``updated``: those
-    that would have been updated, each once.
+    ``values``: pairs of a variable and a tensor. ``read``: {id: dtypes in which the layers read it} of variables.
+    ``updated``: those that would have been updated, each once.
     """
 
     def __init__(self, values, collect_losses=False):
         super().__init__(collect_losses=collect_losses)
         self.state_mapping = {id(variable): value for variable, value in values}
-        self.read = set()
+        self.read = {}
         self.updated = []
 
     def get_current_value(self, variable):
-        self.read.add(id(variable))
+        self.read.setdefault(id(variable), set()).add(variable.dtype)
         return super().get_current_value(variable)
 
     def add_update(self, update):
@@ -164,6 +170,12 @@ def within_scopes(scopes):  # private: Keras
         yield
     finally:
         _set_scopes(before)
+
+
+def without_autocast():
+    """Read variables in their own dtypes in this context, within layers that cast them."""
+    call, _ = scopes_of_call()
+    return within_scopes((call, None))
 
 
 def _set_scopes(scopes):  # private: Keras

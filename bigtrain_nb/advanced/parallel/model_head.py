@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.advanced.parallel.layers import ValuesFor
+from bigtrain_nb.advanced.parallel.layers import ValuesFor, without_autocast
 from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
@@ -57,17 +57,23 @@ class Head:
         with ValuesFor([(weight, weight.value) for weight in weights.values()]) as scope:
             self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
         self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
+        self._dtypes = [keras.backend.result_type(*scope.read[id(variable)]) for variable in self.variables]
 
     def hidden(self, inputs, **kwargs):
         """Return the head's input for a batch, [batch, positions, width]."""
         made = self._until(inputs, **kwargs)
         return tf.gather(*made, axis=1, batch_dims=1) if self._takes_places else made
 
-    def __call__(self, rows, training, values=None):
+    def __call__(self, rows, training, values):
         """Return the logits of rows; tensors ``values`` replace those of the variables."""
-        values = [variable.value for variable in self.variables] if values is None else values
         with ValuesFor(zip(self.variables, values, strict=True)), calls_seen(self._tied, _tied_logits):
             return self._after(self._rows(rows), training)
+
+    def values(self):
+        """Return the variables' values in the dtypes of the head's layers, so that not every chunk casts them."""
+        with without_autocast():  # the model may cast to another dtype
+            values = [tf.convert_to_tensor(variable.value) for variable in self.variables]
+        return [tf.cast(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)]
 
     def _after(self, values, training):
         return self._function._run_through_graph(values, partial(operation_fn, training=training))  # private: Keras
@@ -82,7 +88,8 @@ class Head:
         places = [tf.tile(tf.range(3)[None], [2, 1])] if self._takes_places else []
         with keras.StatelessScope():
             whole = self._after([tf.reshape(rows, [*together, self.row[-1]]), *places], True)
-        alone = tf.concat([self(rows[one : one + 1], True) for one in range(6)], 0)
+        values = self.values()
+        alone = tf.concat([self(rows[one : one + 1], True, values) for one in range(6)], 0)
         whole, alone = (tf.cast(one, tf.float32).numpy() for one in (tf.reshape(whole, tf.shape(alone)), alone))
         if not np.allclose(whole, alone, rtol=0, atol=0.02 * np.abs(alone).max()):  # 16-bit rounding: 0.004
             raise ValueError(f"{self.name} mixes positions in its logits, so it cannot be computed in chunks of rows")

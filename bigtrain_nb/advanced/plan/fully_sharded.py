@@ -31,7 +31,6 @@ def fully_sharded(layers, shards, devices, reduce_dtype):
             weights = {id(weight): weight for weight in weights_to_train(layer)}
             pairs = [(weight, shards[key]) for key, weight in weights.items()]
             calls.enter_context(patched_method(layer, "call", partial(call_of_shards, layer, layer.call, pairs)))
-            calls.enter_context(patched_method(layer, "_known_updates", ()))  # set by `call_as_function`
         yield
 
 

@@ -84,6 +84,8 @@ class PlannedStep:
         summed = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in enumerate(variables)}
         if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = summed
+        elif self.devices > 1 or isinstance(model, Model):  # which makes those of embeddings dense
+            gradients = {place: tf.TensorSpec(variables[place].shape, variables[place].dtype) for place in gradients}
         self.sums = _size(summed)
         self.applied = _size(gradients)
         self.folded = 0 if cut or self.devices > 1 else self.gradients.folded  # no static sizes there

@@ -76,6 +76,9 @@ def saved(training):
             after = _outputs_elsewhere(training, folder)
         except subprocess.TimeoutExpired:
             return ok(f"{words}, it gives the same outputs. A new process had too little time.", "14")
+        except ChildProcessError as error:
+            advice = "What stock Keras computes was not compared: free memory and check again."
+            return warning(f"{words}, it gives the same outputs. {error}", advice, "14")
         except RuntimeError as error:
             return _not_loaded(error)
     words += " by stock Keras in a process without bigtrain_nb"
@@ -132,7 +135,8 @@ def _differs(words, change):
 def _outputs_elsewhere(training, folder):
     """Return the outputs of the model when stock Keras loads it in another process, on the CPU.
 
-    Raises RuntimeError with the error of that process, subprocess.TimeoutExpired when the time is over.
+    Raises RuntimeError with the error of that process, ChildProcessError if it was killed, subprocess.TimeoutExpired
+    when the time is over.
     """
     inputs, outputs = os.path.join(folder, "inputs"), os.path.join(folder, "outputs.npz")
     with open(inputs, "wb") as file:
@@ -146,6 +150,11 @@ def _outputs_elsewhere(training, folder):
         text=True,
         timeout=max(1.0, training.seconds_left),
     )
+    if done.returncode < 0:
+        raise ChildProcessError(
+            f"A new process, which loaded it by stock Keras, was killed by signal {-done.returncode}, probably because"
+            " memory ran out."
+        )
     if done.returncode:
         raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", done.stderr, re.MULTILINE)
         raise RuntimeError(raised[0] if raised else f"exit code {done.returncode}")  # the first one is the cause

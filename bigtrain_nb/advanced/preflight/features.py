@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from itertools import islice, product
+from itertools import product
 
 import numpy as np
 
@@ -121,10 +121,12 @@ def _answer(training, name, batches):
     if most > COMMON:
         raise Skipped(f"{most:.0%} of the examples have the same, so a threshold shows little")
     count, one_hot = 0, {}
-    for feature, values in islice(_columns(training), MOST_FEATURES):
+    for feature, values in _columns(training):
         if len(values) != len(y):
             continue  # no row for each example
         count += 1
+        if count > MOST_FEATURES:
+            continue
         if is_class and len(classes) > 2:
             one_hot.update(dict.fromkeys(_class_told_by(values, y, classes), feature))
         if not is_class and _correlation(values, y) > CORRELATED:
@@ -143,7 +145,8 @@ def _answer(training, name, batches):
         return _is_answer(words)
     if not count:
         raise Skipped("no input has one value, or one row of values, per example")
-    return ok(f"None of {count} features gives the {name} with a threshold or a factor.")
+    seen = f"the first {MOST_FEATURES} of {count:,}" if count > MOST_FEATURES else count
+    return ok(f"None of {seen} features gives the {name} with a threshold or a factor.")
 
 
 def _is_answer(found):

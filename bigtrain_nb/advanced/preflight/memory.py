@@ -44,13 +44,13 @@ def _without_logits(training):
     model, y = training.model, training.y
     (output, *others) = getattr(model, "outputs", None) or [None]
     is_chunked = getattr(model, "rows_of_logits", False)
-    if is_chunked or others or not hasattr(y, "shape") or output is None or len(output.shape) != 3:
+    if is_chunked or others or output is None or len(output.shape) != 3 or len(getattr(y, "shape", ())) < 2:
         return ""
     try:
         Head(model).refuse_rows_together()
         with tf.device("CPU:0"):  # a plan makes an optimizer's variables for a moment
             planned = plan_step(model, training.first, prefetched=0).peak
-    except (TypeError, ValueError):  # it has no chunks, or no plan
+    except Exception:  # it has no chunks, or no plan: what was measured is said without advice
         return ""
     size = y.shape[0] * y.shape[1] * output.shape[-1] * tf.as_dtype(output.dtype).size
     part = size / getattr(model, "micro_batches", 1) / planned

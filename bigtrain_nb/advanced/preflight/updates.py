@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import failure, needs, ok, warning
-from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
+from bigtrain_nb.advanced.plan.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
+from bigtrain_nb.advanced.preflight.report import Skipped, failure, needs, ok, warning
 from bigtrain_nb.advanced.shared.untouched import optimizers_within
 from bigtrain_nb.common.keras_compat import innermost, optimizer_like, patched_method
 from bigtrain_nb.common.quiet import keras, tf
@@ -153,6 +153,8 @@ def products(training):
         return None
     x, _, _ = keras.utils.unpack_x_y_sample_weight(training.first)
     shares = shares_in_32_bits(training.model, x)
+    if shares is None:
+        raise Skipped("the forward pass has no matmul of known shape")
     found, advice = said_of(shares, sixteen)
     if not found:
         return ok(f"Matmuls compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")

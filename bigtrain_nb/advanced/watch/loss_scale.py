@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.layers import scale_of
 from bigtrain_nb.common.quiet import keras
 
@@ -57,5 +58,6 @@ class LossScaleHistory(keras.callbacks.Callback):
         return stairs_figure(self.scale, self.skipped, f"{step}\n{skipped}", "loss scale")
 
     def _state(self):
-        """Return the scale, and the number of updates applied so far."""
-        return scale_of(self.model.optimizer), int(self.model.optimizer.iterations.numpy())
+        """Return the scale, and the number of steps applied so far: with accumulation `iterations` counts updates."""
+        steps = innermost(self.model.optimizer).variables[0]
+        return scale_of(self.model.optimizer), int(steps.numpy())

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from functools import partial
 from types import FunctionType
 
+from bigtrain_nb.advanced.plan.matmul_precision import sixteen_bits_of
 from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_example
-from bigtrain_nb.advanced.shared.matmul_precision import sixteen_bits_of
 from bigtrain_nb.advanced.watch.gradient_noise import GradientNoise, refuse_unmeasurable
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch

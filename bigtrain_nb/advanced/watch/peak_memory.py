@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +57,8 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
     machines.
 
     On the CPU, building and compiling a small model is included: 40 to 200 MiB at any batch size. Repetitions of one
-    step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, except for 1 of 30, 40 MiB higher.
+    step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, except for 1 of 30, 40 MiB higher. It
+    warns where the system cannot reset a process's peak (only Linux can): loading TensorFlow is then included.
 
     Raises TypeError if the function cannot be called with these arguments or cloudpickle cannot send them, RuntimeError
     with the end of its output if the function raises or its process dies, TimeoutError after 10 minutes.
@@ -79,7 +81,14 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
     lines = job.logs(0).splitlines()
     for line in lines:
         if line.startswith(ANSWER):
-            return Peak(**json.loads(line.removeprefix(ANSWER)))
+            peak, was_reset = json.loads(line.removeprefix(ANSWER))
+            if not was_reset:
+                warnings.warn(
+                    f"the peak of host memory of {name} may be too high: this system does not reset it, so it contains"
+                    " that of loading TensorFlow and the function. Measure on Linux",
+                    stacklevel=2,
+                )
+            return Peak(**peak)
     if job.timed_out:
         raise TimeoutError(f"{name} did not finish within {TIMEOUT_SECONDS} s and was stopped")
     how = in_words(code)
@@ -105,11 +114,11 @@ def measure(packed):
     if on_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
         before_on_gpu = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    reset_peak()
+    was_reset = reset_peak()
     before = psutil.Process().memory_info().rss
     function(**arguments)
     peak = {"host": max(0, peak_resident() - before) / MIB, "device": None}
     if on_gpu:
         highest = tf.config.experimental.get_memory_info("GPU:0")["peak"]
         peak["device"] = max(0, highest - before_on_gpu) / MIB
-    print(f"\n{ANSWER}{json.dumps(peak)}", flush=True)
+    print(f"\n{ANSWER}{json.dumps([peak, was_reset])}", flush=True)

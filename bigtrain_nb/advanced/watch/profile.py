@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bigtrain_nb.advanced.plan.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.advanced.shared.fit_data import batches_of, has_batches, preprocess_like_fit
-from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.advanced.watch import trace
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind

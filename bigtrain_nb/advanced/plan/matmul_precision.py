@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from bigtrain_nb.advanced.plan.graph import UNSEEN, Graph
 from bigtrain_nb.advanced.shared.operations import MATRICES, flops
-from bigtrain_nb.common.keras_compat import layers_within
+from bigtrain_nb.common.keras_compat import layers_within, operations_within
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import number
 
@@ -22,7 +23,7 @@ def sixteen_bits_of(model):
 def shares_in_32_bits(model, x):
     """Return a Counter {place in the model: share of all matmul FLOPs} of the matmuls that are not in 16 bits.
 
-    The forward pass is traced, not run.
+    The forward pass is traced, not run. None if it has no matmuls with known shapes.
     """
     forward = tf.function(lambda x: model(x, training=True), autograph=False)
     by_place = flops_by_place(forward.get_concrete_function(x).graph)
@@ -31,21 +32,25 @@ def shares_in_32_bits(model, x):
     for (place, dtype), count in by_place.items():
         if dtype not in SIXTEEN_BITS:
             found[place] += count / total
-    return found
+    return found if total else None
 
 
 def flops_by_place(graph):
-    """Return a Counter {(place in the model, dtype): FLOPs} of the matmuls with known shapes."""
+    """Return a Counter {(place in the model, dtype): FLOPs} of the matmuls with known shapes.
+
+    A loop's body counts once if its rounds are unknown; of `tf.cond`, both branches do.
+    """
     found = Counter()
-    for node in graph.get_operations():
-        if node.type in PRODUCTS and (count := flops(node)):
-            found[node.name.rpartition("/")[0] or node.name, node.outputs[0].dtype.name] += count
+    for op in Graph(graph, graph.outputs).operations:
+        for node in operations_within([op.node]) if op.kind in UNSEEN else [op.node]:
+            if node.type in PRODUCTS and (count := flops(node)):
+                found[node.name.rpartition("/")[0] or node.name, node.outputs[0].dtype.name] += op.times * count
     return found
 
 
 def said_of(shares, sixteen):
     """Return a sentence about the result of `shares_in_32_bits`, "" if it is negligible, and another on what to do."""
-    share = shares.total()
+    share = shares.total() if shares else 0
     if share < WORTH_A_WORD:
         return "", ""
     named = ", ".join(f"{place} {number(100 * of_place)}%" for place, of_place in shares.most_common(3))
