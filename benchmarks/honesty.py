@@ -1,6 +1,6 @@
 """How often does bt.compare err, and how often does it detect a true difference? On simulated and real sources.
 
-Two identical sources are interleaved in pieces of four seconds, each with new instances. One piece gives the
+Two identical sources are interleaved for four seconds, each time with new instances. One piece gives the
 first two interim checks of a comparison (after 2 and 4 s), four in a row give all four (up to 16 s), because a longer
 comparison builds new instances too. The same rounds with shifted logarithms simulate a difference of 1.25x, 1.5x or 3x.
 
