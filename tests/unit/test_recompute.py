@@ -264,3 +264,18 @@ def test_in_16_bits_state_that_a_call_does_not_update_keeps_all_of_its_bits():
     model.train_on_batch(X, Y)
     model.test_on_batch(X, Y)
     assert float(model.layers[0].moving) == np.float32(1 / 3)
+
+
+def test_the_backward_pass_reads_no_weights():
+    """It could read them after the optimizer's update: TensorFlow's graph optimizer does not keep the order."""
+
+    def reads(recomputes):
+        blocks = [keras.Sequential([keras.layers.Dense(6, "tanh"), keras.layers.Dense(6)]) for _ in range(2)]
+        model = keras.Sequential([keras.Input((6,)), *blocks])
+        if recomputes:
+            bt.recompute(model, blocks)
+        model.compile("sgd", "mse", jit_compile=False)
+        step = tf.function(model.train_step).get_concrete_function((tf.ones([8, 6]), tf.ones([8, 6])))
+        return [operation.type for operation in step.graph.get_operations()].count("ReadVariableOp")
+
+    assert reads(recomputes=True) == reads(recomputes=False)

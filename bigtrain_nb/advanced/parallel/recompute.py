@@ -1,11 +1,12 @@
 """Activation checkpointing: layers keep only their inputs for the backward pass and recompute the rest there."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
+from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested, without_autocast
 from bigtrain_nb.common.checks import of_kind
-from bigtrain_nb.common.keras_compat import layers_within
+from bigtrain_nb.common.keras_compat import layers_within, own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.in_place import become
 
@@ -60,7 +61,24 @@ class Recomputed:
     is_recomputed = True
 
     def call(self, *args, **kwargs):
-        return call_as_function(self, super().call, args, kwargs, tf.recompute_grad)
+        return call_as_function(self, super().call, args, kwargs, partial(_recomputed, self))
+
+
+def _recomputed(layer, run):
+    """Return ``run`` recomputed in the backward pass with the weights that the forward pass read.
+
+    TensorFlow's graph optimizer may let the backward pass read them after the optimizer has updated them.
+    """
+    weights = [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner)]
+    weights = list({id(weight): weight for weight in weights}.values())
+    with without_autocast():
+        values = [tf.convert_to_tensor(weight.value) for weight in weights]
+
+    @tf.recompute_grad
+    def computed(values, *tensors):
+        return run(*tensors, values=list(zip(weights, values, strict=True)))
+
+    return partial(computed, values)
 
 
 def is_recomputed(layer):
