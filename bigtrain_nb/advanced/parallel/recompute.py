@@ -32,7 +32,7 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     gradient then: stock Adam squares, and stock clipping measures, that of each use of a row separately.
 
     Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
-    mask in the backward pass, which silently gives a wrong gradient.
+    mask in the backward pass, and may read weights there after their update: the gradient is silently wrong.
 
     Raises ValueError if no layer is found, listing names that repeat; for a layer inside another recomputed one; at
     call time, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError if
