@@ -136,7 +136,7 @@ class Source:
     def measure_window(self, seconds, batches):
         """Return examples, seconds and noise of one measurement window; an iterator starts idle, with empty buffers.
 
-        The noise is the standard error of the logarithm of the rate, estimated from its two halves.
+        The noise is the standard error of the logarithm of the rate, estimated from the window's two halves.
         """
         self.has_buffers |= wait_until_idle(self.progress.tick, max(LONGEST_REST, RESTS * seconds))
         if self.has_buffers:

@@ -150,5 +150,5 @@ class Deferred:
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
 
 
-for name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:  # of a class with `__eq__` there is no hash
+for name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:  # a class with `__eq__` has no hash
     setattr(Deferred, name, lambda self, *others, name=name: getattr(tf.convert_to_tensor(self), name)(*others))

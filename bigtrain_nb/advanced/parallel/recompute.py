@@ -67,10 +67,10 @@ class Recomputed:
 def _recomputed(layer, run):
     """Return ``run`` recomputed in the backward pass with the weights that the forward pass read.
 
-    TensorFlow's graph optimizer may let the backward pass read them after the optimizer has updated them.
+    TensorFlow's graph optimizer may let the backward pass read them after the optimizer has updated them, which does
+    not happen to frozen weights.
     """
-    weights = [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner)]
-    weights = list({id(weight): weight for weight in weights}.values())
+    weights = [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner) if weight.trainable]
     with without_autocast():
         values = [tf.convert_to_tensor(weight.value) for weight in weights]
 
