@@ -43,7 +43,7 @@ FIGURES = {
     "readers": lambda: workers.readers_figure(READ),
     "pairs": lambda: handing_on.pairs_figure({"bytes": [1.8, 1.7], "teacher": [1.5, 1.4]}, "loss"),
     "forgetting": lambda: handing_on.forgetting_figure(ADAPTED),
-    "tokens": lambda: handing_on.readers_figure({1: 100.0, 8: 400.0}),
+    "tokens": lambda: handing_on.requests_figure({1: 100.0, 8: 400.0}),
     "reached": lambda: searching.reached_figure({"all": [3, 9, 6], "some": [2, 4, 4]}, "epochs"),
     "seeds": lambda: searching.seeds_figure({"by hand": [3.0, 4.0], "winner": [2.0, 2.5]}),
     "arrived": lambda: servers.arrived_figure({"data": {0: 1, 1: 1}, "off": {0: 2, 1: 2}}, 2),

@@ -78,17 +78,17 @@ def forgetting_figure(found) -> Figure:
     return figure
 
 
-def readers_figure(rates) -> Figure:
+def requests_figure(rates) -> Figure:
     """Tokens per second over the number of requests in a batch: in total and per request.
 
     `rates`: {requests: total tokens per second}.
     """
     figure, (axes,) = canvas(3.2)
-    readers = list(rates)
+    requests = list(rates)
     each = [rate / count for count, rate in rates.items()]
     marks = {}
     for colour, words, values in ((MEASURED, "all together", list(rates.values())), (PREDICTED, "each request", each)):
-        (marks[words],) = axes.plot(readers, values, "o-", color=colour, linewidth=2, markersize=6)
+        (marks[words],) = axes.plot(requests, values, "o-", color=colour, linewidth=2, markersize=6)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(bottom=0)
