@@ -5,7 +5,7 @@ classes override or read. tests/frame/test_private_names.py counts them, and tes
 Keras fixes one of them, and says what can then be deleted.
 """
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 
@@ -350,6 +350,18 @@ def with_mask(tensor, mask):
     return tensor
 
 
+ATTACHED = ("_keras_mask", "_keras_logits")
+"""What Keras attaches to a layer's output: its mask, and the logits that losses use instead of a softmax."""
+
+
+def with_attached(tensor, output, part=lambda value: value):
+    """Return ``tensor`` with ``part`` of what Keras has attached to ``output``."""
+    for name in ATTACHED:
+        if getattr(output, name, None) is not None:
+            setattr(tensor, name, part(getattr(output, name)))
+    return tensor
+
+
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())
@@ -377,11 +389,18 @@ def build_like_fit(model, batch, with_optimizer=True):
 
     Calling the model would do so too, but would advance the seeds of random layers.
     """
-    optimizer = model.optimizer
+    optimizer, call = model.optimizer, model.call
+
+    def in_training(*args, training=None, **kwargs):
+        return call(*args, training=True, **kwargs)
+
+    is_custom = overriding(model, "call") not in (None, Functional, keras.Sequential)
     if not with_optimizer:
         object.__setattr__(model, "optimizer", None)  # Keras tracks an ordinary attribute
     try:
-        model._symbolic_build(data_batch=batch)
+        takes_training = with_optimizer and is_custom and model._call_has_training_arg
+        with patched_method(model, "call", in_training) if takes_training else nullcontext():
+            model._symbolic_build(data_batch=batch)  # which leaves out outputs that only training has
     finally:
         object.__setattr__(model, "optimizer", optimizer)
 

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import first_sentence
 
@@ -227,4 +229,9 @@ def _skipping_numbers(dataset, count):
     skip.attr["output_types"].CopyFrom(source.attr[types])
     skip.attr["output_shapes"].CopyFrom(source.attr["output_shapes"])
     reader.input[0] = "skip"
-    return _dataset_of(graph, dataset.element_spec)
+    left = _dataset_of(graph, dataset.element_spec)
+    if any("PyFunc" in node.op for function in functions for node in function.node_def):
+        tries = [tensors_of(list(left.take(1))) for _ in range(2)]
+        if not all(map(np.array_equal, *tries)):
+            raise ValueError("a Python function returns another element for the same number")
+    return left

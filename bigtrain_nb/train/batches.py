@@ -4,7 +4,7 @@ The sums are {"loss": scalar, "gradients": {index of a trainable variable: gradi
 "left" if positions are masked: the share of the weight that remains, a scalar.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -67,10 +67,20 @@ class ReplicaBatch:
     def update_metrics(self, y_pred, shown):
         """Return the logs that a custom `compute_metrics` adds; add the names of all that it returns to ``shown``."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self.data)
-        logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        tracker = self.model._loss_tracker
+        before = tf.identity(tracker.result())
+        with patched_method(tracker, "result", lambda: before) if self.is_partial else nullcontext():
+            logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         shown.update(logs)
         of_metrics = self.model.get_metrics_result()
-        return {name: tf.convert_to_tensor(log) for name, log in logs.items() if name not in of_metrics}
+        added = {name: tf.convert_to_tensor(log) for name, log in logs.items() if name not in of_metrics}
+        for name, log in added.items():
+            if self.is_partial and not tf.executing_eagerly() and tf.gradients(log, before) != [None]:
+                raise ValueError(
+                    f"compute_metrics of {self.model.name} computes {name} from the loss, which is not known before all"
+                    " micro-batches or replicas are done: compute it from the logs in a callback's on_epoch_end"
+                )
+        return added
 
     def by_examples(self, logs):
         """Return logs times the examples, for `means_of_logs`; other results are multiplied by `part`."""

@@ -14,19 +14,26 @@ OF_A_PIPELINE = "dataclasses.replace(pipeline, seed=epoch).dataset()"
 class EpochByEpoch:
     """The datasets that ``make_epoch(number)`` returns for each epoch, as one ``dataset`` for `fit`.
 
-    ``first``: the dataset of the starting epoch. ``length``: batches per epoch or None. For a partial epoch, the
-    dataset still reports the full length, because Keras uses that of the first epoch for all. An epoch read from its
-    start passes through ``noting``, a function that returns a dataset with the same batches. ``seed``: TensorFlow's
-    global seed when an epoch's dataset was last made; ``sets_seed``: whether ``make_epoch`` itself has changed it.
+    ``first``: the dataset of the starting epoch, or of the last one if none is left, and its ``number``. ``length``:
+    batches per epoch or None. For a partial epoch, the dataset still reports the full length, because Keras uses that
+    of the first epoch for all. An epoch read from its start passes through ``noting``, a function that returns a
+    dataset with the same batches. ``seed``: TensorFlow's global seed when an epoch's dataset was last made;
+    ``sets_seed``: whether ``make_epoch`` itself has changed it.
     """
 
-    def __init__(self, make_epoch, epoch, length, noting):
+    def __init__(self, make_epoch, epoch, length, noting, step=0):
         self._make_epoch = make_epoch
         self._noting = noting
         self._last = None, Traits()
         self._has_warned = False
         self.sets_seed = False
-        self.first = first = self.made(epoch)
+        try:
+            self.number, self.first = epoch, self.made(epoch)
+        except Exception:  # after the last epoch there may be no other; `select_epoch` raises again
+            if not epoch or step:
+                raise
+            self.number, self.first = epoch - 1, self.made(epoch - 1)
+        first = self.first
         self._spec = first.element_spec
         self.length = length_of(first)
         self._is_known = self.length is not None
@@ -50,7 +57,9 @@ class EpochByEpoch:
                 f"make_epoch({epoch}) has {length} batches, but the previous epoch had {self.length}: fit expects all"
                 " epochs to be as long as the first. Give all the same length with dataset.take(batches)"
             )
-        left = (skipping_numbers(made, done) or made.skip(done)) if done else self._noting(made)
+        left = self._noting(made)
+        if done:  # the first try may have drawn from a generator of Python's
+            left = skipping_numbers(made, done) or self.made(epoch).skip(done)
         self._turn_to(left, made)
 
     def select_nothing(self):

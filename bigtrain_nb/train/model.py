@@ -117,7 +117,8 @@ class Model(keras.Model):
       `shuffle`, `fit` and `evaluate` raise before a step
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
-    - a custom `compute_metrics` shows metrics' own results, and the means over the examples of values that it adds
+    - a custom `compute_metrics` shows metrics' own results, and the means over the examples of values that it adds.
+      With micro-batches or replicas, it raises if one depends on the loss, and metrics see weights before the update
     - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
     - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
@@ -297,6 +298,8 @@ class Model(keras.Model):
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
         logs = means_of_logs(step["logs"]) if step["logs"] else {}
+        if not share.is_partial:  # after the update, as in stock
+            logs = share.update_metrics(step["outputs"], shown)
         logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
         return logs_to_reduce(logs, self.distribute_strategy)
 
@@ -342,11 +345,13 @@ class Model(keras.Model):
         for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
             if gradient is not None:
                 gradients[index] = dense(gradient, weights[index])
-        others = share.update_metrics(y_pred, shown)
+        others = share.update_metrics(y_pred, shown) if share.is_partial else {}
         logs = share.by_examples(others) if others else {}
         if self._noise is not None:
             logs[PIECES] = self._noise.micro_batch_squares(gradients, counts, share.reduction.replicas)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
+        if not share.is_partial:
+            step["outputs"] = y_pred
         return step if left is None else {**step, "left": counts}
 
     def _outputs_and_loss(self, share, training):
@@ -383,7 +388,11 @@ class Model(keras.Model):
 
         def of_share():
             y_pred, loss, left = self._outputs_and_loss(share, training=False)
-            found = {"loss": loss, "logs": share.update_metrics(y_pred, shown)}
+            found = {"loss": loss}
+            if share.is_partial:
+                found["logs"] = share.update_metrics(y_pred, shown)
+            else:
+                found["outputs"] = y_pred
             return found if left is None else {**found, "left": left}
 
         with self._at_work(share):  # as in training, the end of the data is not a batch
@@ -392,7 +401,10 @@ class Model(keras.Model):
             loss = found["loss"] * tf.cast(factor, found["loss"].dtype)
             loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # otherwise not finite
             self._loss_tracker.update_state(loss, sample_weight=weight)
-            logs = _for_mean_over_replicas(found["logs"], share)
+            if share.is_partial:
+                logs = _for_mean_over_replicas(found["logs"], share)
+            else:
+                logs = share.update_metrics(found["outputs"], shown)
         logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
         return logs_to_reduce(logs, self.distribute_strategy)
 
@@ -476,7 +488,8 @@ class Model(keras.Model):
         _refuse_hidden_steps(self, self.state_in_place())
         self.choose_reduction()
         optimizer, weights = self.optimizer, self.trainable_variables
-        if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
+        is_whole = isinstance(self, (Functional, keras.Sequential)) and self.built  # a Sequential may lack its head
+        if is_whole and weights and optimizer and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
@@ -542,6 +555,8 @@ class Model(keras.Model):
     # Unsharded weights: count, get, set and save
 
     def count_params(self):
+        if not self.built:
+            return super().count_params()  # which raises
         return sum(math.prod(full_variable(weight).shape) for weight in self.weights)
 
     def get_weights(self):

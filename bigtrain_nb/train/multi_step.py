@@ -5,7 +5,12 @@ import time
 from contextlib import contextmanager
 from itertools import groupby
 
-from bigtrain_nb.common.keras_compat import build_like_fit, same_names_in_next_process, traced_for_each_shape
+from bigtrain_nb.common.keras_compat import (
+    build_like_fit,
+    overriding,
+    same_names_in_next_process,
+    traced_for_each_shape,
+)
 from bigtrain_nb.common.quiet import keras, tf
 
 # isort: split
@@ -50,7 +55,7 @@ def steps_in_one_program(model, step, trains):
         batches = [converted(batch) for _, batch in next_ones]
         if not batches:
             raise StopIteration
-        if not compiled:
+        if not compiled and not overriding(model, "train_step" if trains else "test_step"):  # whose data may be others
             build_like_fit(model, batches[0], trains)  # otherwise variables are made in tracing
         logs = None
         for _, of_one_shape in groupby(batches, _shapes):

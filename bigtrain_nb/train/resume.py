@@ -205,10 +205,10 @@ class Resume(keras.callbacks.Callback):
 
     def _epochs_of(self, make_epoch):
         noting = self._first_batches.noting
-        epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length, noting)
+        epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length, noting, self.step)
         if epochs.length is None and self.step:
             count = epochs.count(self.epoch)
-            epochs = EpochByEpoch(make_epoch, self.epoch, count, noting)
+            epochs = EpochByEpoch(make_epoch, self.epoch, count, noting, self.step)
             if self.step < count + self.model.steps_per_execution:
                 self._state.step = min(self.step, count)  # the last execution was counted as full
         self._refuse_fewer(epochs.length)
@@ -216,8 +216,9 @@ class Resume(keras.callbacks.Callback):
             before = self._first_batches.found or self._state.first_batches
             refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
-                refuse_changing_order(epochs.first, epochs.made, self.epoch)
-        epochs.select_epoch(self.epoch, self.step)
+                refuse_changing_order(epochs.first, epochs.made, epochs.number)
+        if epochs.number == self.epoch:
+            epochs.select_epoch(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
         return epochs
@@ -292,7 +293,7 @@ class Resume(keras.callbacks.Callback):
             self._refuse_new_variables()
         self._refuse_other_batches()
         self._state.step += integer("steps", steps, 0)
-        self._in_step = False
+        self._in_step = self._callbacks is not None and self.step == self._length  # until the epoch's end
         if self.step == self._length:
             return  # the epoch's end saves
         stop = self._preemption.was_requested_by_now()
@@ -349,8 +350,8 @@ class Resume(keras.callbacks.Callback):
             callback_state.continue_csv_logs(callbacks, self.epoch)
         self._callbacks = callbacks
         self._length = self._epochs.length
-        # Keras may read a batch before training begins
-        self._raise_on_all(lambda: self._epochs.select_epoch(self.epoch))
+        if self.epoch < given.get("epochs", 1):  # Keras may read a batch before training begins
+            self._raise_on_all(lambda: self._epochs.select_epoch(self.epoch))
         try:
             with self._guarded():
                 result = own_fit(self.model, **given)
@@ -376,7 +377,10 @@ class Resume(keras.callbacks.Callback):
         if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks):
             raise ValueError("BackupAndRestore and Resume both set where training resumes: leave out one of them")
         if self._in_step:
-            raise RuntimeError("fit was interrupted in a step: make Resume again, which restores the last saved step")
+            raise RuntimeError(
+                "fit was interrupted in a step, or after the last one of an epoch, as in validation: make Resume again,"
+                " which restores the last saved step"
+            )
 
     def on_train_begin(self, logs=None):
         if self._callbacks is None:

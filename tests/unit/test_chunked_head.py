@@ -332,6 +332,17 @@ def test_a_resumed_training_ends_where_it_would_have(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+def test_a_metric_of_probabilities_computes_from_the_logits_as_the_loss_does():
+    metrics = {"metrics": [keras.metrics.SparseCategoricalCrossentropy("entropy")]}
+    logs = []
+    for change in (lambda model: model, partial(bt.chunk_head, rows=7)):
+        model = network("softmax")
+        model.get_layer("head").kernel.assign(200 * model.get_layer("head").kernel)
+        model = compiled(change(model), Sparse(), weighted_metrics=[], **metrics)
+        logs.append(model.evaluate(*tokens(14)[:2], verbose=0, return_dict=True))
+    assert logs[1] == pytest.approx(logs[0], rel=1e-5) and logs[0]["entropy"] > 20
+
+
 class ReadingMetrics(keras.Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}

@@ -279,3 +279,19 @@ def test_the_backward_pass_reads_no_weights():
         return [operation.type for operation in step.graph.get_operations()].count("ReadVariableOp")
 
     assert reads(recomputes=True) == reads(recomputes=False)
+
+
+@pytest.mark.parametrize(("activation", "from_logits"), [("softmax", False), ("sigmoid", False), ("softmax", True)])
+def test_losses_compute_from_the_logits_of_a_recomputed_layer_as_of_a_stock_one(activation, from_logits):
+    """As probabilities, those of certain errors would be clipped: their gradient is 0."""
+
+    def step(change):
+        keras.utils.set_random_seed(1)
+        head = layers.Dense(3, activation, kernel_initializer=keras.initializers.RandomNormal(stddev=30.0), name="head")
+        model = change(keras.Sequential([keras.Input((6,)), head]))
+        model.compile(keras.optimizers.SGD(1.0), keras.losses.SparseCategoricalCrossentropy(from_logits), metrics=[])
+        return model, model.train_on_batch(X, np.arange(len(X)) % 3)
+
+    (stock, loss), (model, found) = step(as_it_is), step(lambda model: bt.recompute(model, "head"))
+    assert found == pytest.approx(loss, rel=1e-6) and loss > 20
+    assert apart_of_weights(model, stock) < 1e-6

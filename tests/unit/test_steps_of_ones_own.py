@@ -313,3 +313,94 @@ def test_a_step_that_is_set_on_a_model_shows_its_logs():
     model.train_step = lambda data: {"own": tf.reduce_mean(model(data[0]))}
     history = model.fit(X, Y, batch_size=14, epochs=2, verbose=0).history
     assert list(history) == ["own"] and len(history["own"]) == 2
+
+
+class Perplexity(keras.Model):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**logs, "perplexity": keras.ops.exp(logs["loss"])}
+
+
+def perplexity():
+    inputs = keras.Input((6,))
+    return Perplexity(inputs, layers.Dense(1)(inputs))
+
+
+@pytest.mark.parametrize("how", [{}, {"jit_compile": True}, {"run_eagerly": True}])
+def test_metrics_see_the_loss_and_the_update_of_their_step(how):
+    shown = []
+    for stock in (True, False):
+        optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
+        model = compiled(perplexity, stock=stock)
+        model.compile(optimizer, "mse", metrics=[lambda y, y_pred, of=optimizer: of.learning_rate], **how)
+        history = model.fit(X, Y, batch_size=14, epochs=2, shuffle=False, verbose=0).history
+        evaluated = model.evaluate(X, Y, batch_size=len(X), verbose=0, return_dict=True)
+        shown.append([history, {name: [float(value)] for name, value in evaluated.items()}])
+    for due, found in zip(*shown, strict=True):
+        assert set(found) == set(due) and "perplexity" in due
+        for name, values in due.items():
+            assert found[name] == pytest.approx(values, rel=1e-5), name
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
+def test_a_log_that_is_computed_from_the_loss_is_refused_in_pieces(replicas, micro_batches):
+    model = compiled(perplexity, replicas, micro_batches)
+    with pytest.raises(ValueError, match="computes perplexity from the loss.*in a callback's on_epoch_end"):
+        model.fit(X, Y, batch_size=14, verbose=0)
+
+
+class Generator(keras.Model):
+    """Trains in a step of its own, and has no `call`."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.dense(x) - y) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"its_loss": loss}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_custom_step_without_a_call_trains_under_xla_as_in_stock(steps):
+    run = {"batch_size": 14, "epochs": 2, "shuffle": False, "verbose": 0}
+    how = {"jit_compile": True, "steps_per_execution": steps}
+    due, found = (compiled(Generator, stock=stock, **how).fit(X, Y, **run).history for stock in (True, False))
+    assert found["its_loss"] == pytest.approx(due["its_loss"], rel=1e-5)
+
+
+class WithAuxiliary(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.main, self.auxiliary = layers.Dense(1), layers.Dense(1)
+
+    def call(self, x, training=False):
+        outputs = {"main": self.main(x)}
+        return {**outputs, "auxiliary": self.auxiliary(x)} if training else outputs
+
+
+def sequential_with_a_built_part():
+    part = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
+    return keras.Sequential([layers.Rescaling(2.0), part, layers.Dense(1)])
+
+
+TWO = {"main": Y, "auxiliary": -Y}
+
+
+@pytest.mark.parametrize("how", [{"micro_batches": 1}, {"micro_batches": 2}, {"micro_batches": 1, "jit_compile": True}])
+@pytest.mark.parametrize(("build", "y"), [(WithAuxiliary, TWO), (sequential_with_a_built_part, Y)])
+def test_weights_that_only_a_step_makes_are_trained(build, y, how):
+    loss = dict.fromkeys(TWO, "mse") if y is TWO else "mse"
+    whole, model = compiled(build, stock=True, loss=loss), compiled(build, loss=loss, **how)
+    for each in (whole, model):
+        each.fit(X, y, batch_size=14, shuffle=False, verbose=0)
+    assert distance(model, whole) < 1e-5
+
+
+def test_parameters_of_an_unbuilt_model_are_not_counted():
+    with pytest.raises(ValueError, match="isn't built"):
+        bt.Model.of(sequential_with_a_built_part()).count_params()

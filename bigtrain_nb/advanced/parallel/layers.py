@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import contextmanager
 from copy import copy
 
-from bigtrain_nb.common.keras_compat import layers_within, mask_of, own_weights_to_train, with_mask
+from bigtrain_nb.common.keras_compat import ATTACHED, layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.layers import refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -96,20 +96,21 @@ def _call_with_known_updates(known, own_call, args, kwargs, wrap):
         with within_scopes(scopes), ValuesFor(values, collect_losses=True) as scope:
             outputs = own_call(*args_now, **kwargs_now)
         flat = tf.nest.flatten(outputs)
-        masks = [mask_of(output) for output in flat]
         traced["outputs"] = outputs
         traced["tensors"] = [place for place, value in enumerate(flat) if tf.is_tensor(value)]
-        traced["masked"] = [place for place, mask in enumerate(masks) if mask is not None]
+        attached = [(place, name) for place in traced["tensors"] for name in ATTACHED if hasattr(flat[place], name)]
+        traced["attached"] = [(place, name) for place, name in attached if getattr(flat[place], name) is not None]
         traced["updated"] = scope.updated
         after = [scope.get_current_value(variable) for variable in known]
-        return [flat[place] for place in traced["tensors"]], after, [masks[p] for p in traced["masked"]], scope.losses
+        with_them = [getattr(flat[place], name) for place, name in traced["attached"]]
+        return [flat[place] for place in traced["tensors"]], after, with_them, scope.losses
 
-    tensors, after, masks, losses = wrap(run)(*[given[place] for place in places])
+    tensors, after, with_them, losses = wrap(run)(*[given[place] for place in places])
     flat = tf.nest.flatten(traced["outputs"])
     for place, tensor in zip(traced["tensors"], tensors, strict=True):
         flat[place] = tensor
-    for place, mask in zip(traced["masked"], masks, strict=True):
-        with_mask(flat[place], mask)
+    for (place, name), tensor in zip(traced["attached"], with_them, strict=True):
+        setattr(flat[place], name, tensor)
     return (tf.nest.pack_sequence_as(traced["outputs"], flat), after, losses), traced["updated"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_mask
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_attached, with_mask
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.common.words import first_sentence
@@ -103,11 +103,11 @@ class RowByRow:
 
     def _updated(self, states, y, logits, *counts):
         """Return the states of all metrics after these rows, shown in parts, each after the last."""
-        size, mask = self._size // self._parts, mask_of(logits)
+        size = self._size // self._parts
         for part in range(self._parts):
             with tf.control_dependencies(states):  # only what is made here waits, so the copy of a part is made here
                 its_y, its_logits, *its_counts = [_rows(part * size, size, one) for one in (y, logits, *counts)]
-            with_mask(its_logits, None if mask is None else _rows(part * size, size, mask))
+            with_attached(its_logits, logits, partial(_rows, part * size, size))
             for (metric, *_), counted in zip(self.metrics, its_counts, strict=True):
                 many = len(metric.variables)  # move to the end, so that each metric finds its own in front
                 updated = metric.stateless_update_state(states[:many], its_y, its_logits, counted)

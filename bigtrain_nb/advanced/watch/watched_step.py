@@ -14,7 +14,7 @@ import numpy as np
 
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
 from bigtrain_nb.advanced.shared.untouched import optimizers_within, restoring_state
-from bigtrain_nb.common.keras_compat import innermost, mask_of, patched_method, with_mask
+from bigtrain_nb.common.keras_compat import innermost, patched_method, with_attached
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.own_step import full_outputs
@@ -182,6 +182,6 @@ class WatchedStep:
             if not is_floating(value):
                 return value
             self.probes.append(Probe(forward, call, values_of(value)))
-            return with_mask(seen(value), mask_of(value))
+            return with_attached(seen(value), value)
 
         return keras.tree.map_structure(probe_value, structure)
