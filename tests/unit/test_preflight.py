@@ -566,6 +566,11 @@ def contrasting():
     return dense(layers.Dense(16), loss=Contrasts()), batched(X, CLASSES)
 
 
+def logarithms_of_outputs():
+    model = dense(layers.Dense(1, "relu"), loss=lambda y, outputs: tf.math.log(1 + outputs))
+    return model, batched(X, NUMBERS - 5)  # whose mean has no logarithm
+
+
 def two_batches():
     return classifier(), batched(*table(32))
 
@@ -705,6 +710,7 @@ TABLE = {  # {check: [(training, line)]}
         (HEALTHY["classes"], "ok.*the best constant predictor scores"),
         (lambda: featured(large), r"error.*inputs 'width' \(root mean square.*the largest of 2"),
         (contrasting, "ok.*no reference"),
+        (logarithms_of_outputs, "skipped.*best constant predictor is not finite"),
     ],
     "targets": [
         (HEALTHY["regression"], "ok.*takes any number"),
@@ -1243,6 +1249,10 @@ CONSTANTS = {  # {training: the loss of its best constant}
     "padding": (masked_tokens, entropy(rows_of_tokens_with_padding()[:16, :3])),
     "outputs that start at 0": (
         lambda: (dense(layers.Dense(1, kernel_initializer="zeros"), loss="mse"), batched(X, NUMBERS + 50)),
+        np.var(NUMBERS[:16]),
+    ),
+    "a loss that a layer adds, 0 with these weights": (
+        lambda: of_numbers(layers.Dense(8, kernel_initializer="zeros", activity_regularizer="l2")),
         np.var(NUMBERS[:16]),
     ),
 }

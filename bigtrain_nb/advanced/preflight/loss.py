@@ -434,13 +434,13 @@ def best_constant(training):
     L-BFGS minimizes the loss, over logits if outputs are probabilities, otherwise from the mean of the targets.
     """
     training.refuse_own_step()
-    outputs = training.outputs(training.x)
-    flat = keras.tree.flatten(outputs)
-    targets = keras.tree.flatten(training.y) if training.y is not None else []
     try:
         draws = {pair.place: _draws(training, pair) for pair in training.pairs()}
     except Skipped:  # a custom loss in the model
         draws = {}
+    outputs = training.outputs(training.x)  # after the draws: the loss adds what layers added in the last call
+    flat = keras.tree.flatten(outputs)
+    targets = keras.tree.flatten(training.y) if training.y is not None else []
     makers = []
     for place, output in enumerate(flat):
         target = targets[place] if len(targets) == len(flat) else None
@@ -464,6 +464,8 @@ def best_constant(training):
 
     start_at = np.zeros(sum(sizes))
     found = minimize(loss_and_gradient, start_at, jac=True, method="L-BFGS-B", options={"maxfun": CALLS_FOR_CONSTANT})
+    if not math.isfinite(found.fun):
+        raise Skipped("the loss of the best constant predictor is not finite")
     return float(found.fun)
 
 
