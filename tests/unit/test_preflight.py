@@ -399,6 +399,17 @@ def a_schedule_at_its_end():
     return model, batched(X, NUMBERS)
 
 
+@found("start", "ok.*add_loss alone")
+@found("overfit one batch", "ok.*add_loss alone")
+def only_a_loss_that_a_layer_adds():
+    class Adds(layers.Layer):
+        def call(self, x):
+            self.add_loss(tf.reduce_mean((x - 3) ** 2))
+            return x
+
+    return compiled(keras.Sequential([keras.Input((8,)), layers.Dense(8), Adds()]), None, X, optimizer="sgd")
+
+
 @found("dead units", "ok.*Relu layers: 2")
 def one_relu_at_two_widths():
     relu = layers.ReLU()

@@ -31,8 +31,9 @@ SHARE_OF_TIME = 0.5
 FALLS_TO = 0.6
 """Relative to the best constant predictor: below, the model uses its inputs. Healthy ones get there in 200 steps."""
 FALLS = 0.9
-"""Relative to the start, for a loss that compares examples, whose minimum is unknown."""
+"""Relative to the start, for a loss whose minimum is unknown, such as one that compares examples."""
 NO_MEASURE = "It compares the examples of a batch, so the best constant predictor is no reference."
+NO_OUTPUTS = "Outputs get no gradient from it, as with add_loss alone, so the best constant predictor is no reference."
 SAME_TARGETS = "All targets of the batch are the same, so the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
 """Relative change of an example's gradient above which the loss compares examples."""
@@ -133,8 +134,9 @@ def start(training):
             "bt.find_overflow(model, data) names the first layer that gives it.",
             "11",
         )
-    if compares_examples(training):
-        return ok(f"The loss starts at {number(first)}. {NO_MEASURE}")
+    no_reference = _no_reference(training)
+    if no_reference:
+        return ok(f"The loss starts at {number(first)}. {no_reference}")
     constant = best_constant(training)
     most = max(SCALE * constant, constant + 2)
     if first > most:  # statistics of the batch may normalize what initial moving ones do not
@@ -302,7 +304,7 @@ def one_batch(training):
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise Skipped("the loss is not finite, or nothing trains")
-    no_reference = NO_MEASURE if compares_examples(training) else SAME_TARGETS if _has_same_targets(training) else ""
+    no_reference = _no_reference(training) or (SAME_TARGETS if _has_same_targets(training) else "")
     constant = loss if no_reference else best_constant(training)
     if constant < 0:
         return _check_divergence(training, loss)
@@ -366,7 +368,14 @@ def one_batch(training):
 
 
 @once
-def compares_examples(training):
+def _no_reference(training):
+    """Return why the best constant predictor is no reference for this loss, or ""."""
+    if all(each is None for each in training.gradients_at(training.outputs(training.x))):
+        return NO_OUTPUTS
+    return NO_MEASURE if _compares_examples(training) else ""
+
+
+def _compares_examples(training):
     """Return whether an example's loss depends on the outputs of others, as in contrastive and ranking losses.
 
     The evidence is a change of the gradient at the first example's outputs when the others' outputs are rotated.
