@@ -167,6 +167,15 @@ def frozen_and_trained():
     return model, data
 
 
+@found("frozen layers", "ok")
+def frozen_convolution_with_biases_of_0_and_trained_statistics():
+    model, data = frozen_base(layers.Conv2D(32, 3), layers.BatchNormalization())
+    for layer in model.layers[0].layers:
+        layer.set_weights([np.random.default_rng(0).laplace(1, 0.1, each.shape) for each in layer.get_weights()])
+    model.layers[0].layers[0].bias.assign(np.zeros(32))
+    return model, data
+
+
 @found("frozen layers", "skipped")
 def frozen_weights_that_their_initializer_cannot_draw():
     class Scale(layers.Layer):
@@ -862,6 +871,7 @@ TABLE = {  # {check: [(training, line)]}
     ],
     "frozen layers": [
         (lambda: frozen_base(convolution(), layers.BatchNormalization()), "error.*still at their initial values"),
+        (lambda: frozen_base(layers.Conv2D(32, 3)), "error.*still at their initial values"),
         (lambda: frozen_base(convolution()), "warning.*distributed as initialized"),
         (lambda: frozen_base(layers.Conv2D(4, 1, use_bias=False)), "skipped.*do not show whether they were ever"),
     ],

@@ -231,8 +231,9 @@ def dead(training):
 def frozen(training):
     """Are layers frozen that have never been trained?
 
-    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1. Without them the weights'
-    distribution is compared with that of the layer's initializer, which is weaker evidence.
+    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1, unless the other weights are
+    not distributed as the layer's initializer draws them: converted weights may have biases of 0 before a batch
+    normalization. That distribution alone is weaker evidence.
     """
     if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
         return None  # frozen on purpose
@@ -266,8 +267,14 @@ def _weight_state(layer):
     """Return whether the weights of a layer are "as made", "as drawn", "trained" or "unknown"."""
     constants = [(getattr(layer, name, None), values) for name, values in _CONSTANTS.items()]
     constants = [np.isin(each.numpy(), values) for each, values in constants if isinstance(each, keras.Variable)]
-    if constants:
-        return "as made" if all(each.all() for each in constants) else "trained"
+    if not all(each.all() for each in constants):
+        return "trained"
+    drawn = _drawn_state(layer)
+    return "as made" if constants and drawn != "trained" else drawn
+
+
+def _drawn_state(layer):
+    """Return whether the large weights of a layer are "as drawn" by its initializers, "trained" or "unknown"."""
     initializers = [each for name, each in vars(layer).items() if name.endswith("_initializer")]
     initializers = [each for each in initializers if "seed" in getattr(each, "get_config", dict)()]
     large = [each for each in own_weights_to_train(layer) if math.prod(each.shape) >= LEAST_DRAWN]
