@@ -1362,6 +1362,20 @@ def test_what_stock_keras_loads_in_a_process_without_us_is_compared():
     assert finding.verdict == "ok" and "by stock Keras in a process without bigtrain_nb" in finding.message, finding
 
 
+@pytest.mark.parametrize(("policy", "verdict"), [("float32", "error"), ("mixed_bfloat16", "ok")])
+def test_a_loaded_model_may_differ_as_much_as_its_precision_rounds(policy, verdict, monkeypatch):
+    load = keras.models.load_model
+
+    def rounded(path):
+        model = load(path)
+        model.layers[-1].bias.assign([0.01, 0, 0])
+        return model
+
+    monkeypatch.setattr(keras.models, "load_model", rounded)
+    monkeypatch.setattr(checkpointing, "LEAST_SECONDS", 1000)  # without a new process
+    assert only(*in_policy(policy, "sgd"), "saved and loaded").verdict == verdict
+
+
 @pytest.mark.more("a second process; a class that is not registered fails in the first tier")
 def test_a_class_that_no_new_process_knows_is_a_warning():
     @keras.saving.register_keras_serializable("only_here")
