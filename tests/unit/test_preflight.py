@@ -833,7 +833,10 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_two_targets(X, CLASSES, size=np.zeros_like(CLASSES)), "ok.*Skipped: targets 'size'"),
         (two_batches, FEW),
     ],
-    "repeated batches": [(two_batches, FEW)],
+    "repeated batches": [
+        (two_batches, FEW),
+        (lambda: (classifier(), batched(X, CLASSES, size=128).repeat()), "warning.*Right for full-batch training"),
+    ],
     "train/validation overlap": [
         (FAULTY["validation_within_training"][0], "error.*at random: 0%"),
         (lambda: compared_with(ROUNDED[::-1].astype("float64"), CLASSES[::-1], (ROUNDED, CLASSES)), "error"),
