@@ -586,6 +586,13 @@ def contrasting():
     return dense(layers.Dense(16), loss=Contrasts()), batched(X, CLASSES)
 
 
+def normalized_behind(rescaling):
+    x, y = images()
+    model = keras.Sequential([keras.Input((8, 8, 3)), rescaling, layers.Normalization(), layers.Flatten()])
+    model.add(layers.Dense(2, "softmax"))
+    return compiled(model, "sparse_categorical_crossentropy", x, y)
+
+
 def logarithms_of_outputs():
     model = dense(layers.Dense(1, "relu"), loss=lambda y, outputs: tf.math.log(1 + outputs))
     return model, batched(X, NUMBERS - 5)  # whose mean has no logarithm
@@ -832,6 +839,10 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_two_targets(X, CLASSES), "ok.*targets 'kind'"),
         (lambda: of_two_targets(X, CLASSES, size=np.zeros_like(CLASSES)), "ok.*Skipped: targets 'size'"),
         (two_batches, FEW),
+    ],
+    "normalization": [
+        (lambda: normalized_behind(layers.Rescaling(1 / 255)), "ok.*Normalization layers: 1"),
+        (lambda: normalized_behind(layers.Rescaling(2)), r"error.*root mean square of \d{3}\..*before it\)"),
     ],
     "repeated batches": [
         (two_batches, FEW),
