@@ -963,6 +963,15 @@ def by_a_variable_of_the_module():
     return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(0.1))
 
 
+def measured_in_python(run_eagerly):
+    def hits(y, outputs):
+        return tf.constant(float(np.mean(y.numpy() == outputs.numpy().argmax(-1))))
+
+    model = classifier()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy", hits], run_eagerly=run_eagerly)
+    return model, batched(X, CLASSES)
+
+
 CALLING = ["the model takes the batch", "cross-example leakage", "evaluation", "weights move"]
 UNCHANGED = {  # {training: (checks, minutes)}
     with_dropout_and_statistics: (None, 0.1),
@@ -972,6 +981,7 @@ UNCHANGED = {  # {training: (checks, minutes)}
     lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=CountsUpdates(0.05)): (["overfit one batch"], 1),
     HEALTHY["half_precision"]: (CALLING, 1),
     by_a_variable_of_the_module: ([*CALLING, "stopped and resumed"], 1),
+    partial(measured_in_python, run_eagerly=True): (CALLING, 1),
 }
 
 
@@ -1239,6 +1249,11 @@ def test_a_step_that_fails_is_said_where_its_targets_cannot_be_examined():
     report = bt.preflight(model, batched(X, {"pair": (X[:, :1], X[:, 1:2])}), checks=["data"])
     (failing,) = report.of("error")
     assert failing.check == "the model takes the batch" and "no such loss" in failing.message
+
+
+def test_a_metric_in_python_is_an_error_where_fit_traces_it():
+    finding = only(*measured_in_python(run_eagerly=False), "the model takes the batch")
+    assert finding.verdict == "error" and "'numpy'" in finding.message, finding
 
 
 def test_a_ragged_batch_is_refused_with_what_to_do():

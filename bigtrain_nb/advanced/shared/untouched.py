@@ -5,8 +5,9 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import layers_within, patched_method
+from bigtrain_nb.common.keras_compat import layers_within, outputs_of, patched_method
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.unlisted import unlisted_variables
 
 # isort: split
@@ -107,6 +108,20 @@ def build_optimizers(model, batch):
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
+
+
+def build_by_a_step(model, batch):
+    """Create the variables that `fit` would create by a call and a step, run as `fit` runs it, and undo their effects.
+
+    `build_like_fit` fails for Python code that needs values, such as a metric of a model with ``run_eagerly``.
+    """
+    with restoring_state(model):
+        outputs_of(model, keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
+    model.optimizer.build(model.trainable_variables)
+    step = model.train_step if model.run_eagerly else tf.function(model.train_step, autograph=False)
+    with restoring_state(model):
+        step(batch)
+        model.reset_metrics()
 
 
 @contextmanager
