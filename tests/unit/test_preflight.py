@@ -709,6 +709,7 @@ LABELS_OF_CTC = [
 
 BROADCAST = r"error.*Targets \(16,\) and outputs \(16, 1\) are broadcast"
 FEW = "skipped.*(32 examples|fewer than 3)"
+SPARSE = keras.losses.SparseCategoricalCrossentropy()
 GENERALIZED = keras.losses.CategoricalGeneralizedCrossEntropy
 TABLE = {  # {check: [(training, line)]}
     "evaluation": [
@@ -781,6 +782,14 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_sequences(False, ONE[:, :16], ONE[:, :16]), "ok.*autoencoder"),
         (lambda: of_sequences(True, ONE[:, :-2], ONE[:, 2:]), r"warning.*at t\+2"),
         *(row for causal in (False, True) for row in answers(causal)),
+    ],
+    "outputs and loss": [
+        (lambda: of_classes(loss=crossentropy()), "warning.*expects logits.*Keras takes the logits"),
+        (
+            lambda: (dense(layers.Dense(3, "sigmoid"), loss=SPARSE), batched(X, CLASSES)),
+            "warning.*expects probabilities",
+        ),
+        (lambda: (dense(layers.Dense(3, "sigmoid"), loss=GENERALIZED()), batched(X, CLASSES)), "error"),
     ],
     "cross-example leakage": [
         (HEALTHY["variational_autoencoder"], "ok"),
@@ -1294,12 +1303,17 @@ def entropy(labels):
     return -sum(share * np.log(share) for share in shares if share)
 
 
+RARE = np.where(X[:, 2] > 1.5, CLASSES, 1)
 CONSTANTS = {  # {training: the loss of its best constant}
     "classes": (lambda: (logits_of(3), batched(X, CLASSES, size=128)), entropy(CLASSES)),
     "padding": (masked_tokens, entropy(rows_of_tokens_with_padding()[:16, :3])),
     "outputs that start at 0": (
         lambda: (dense(layers.Dense(1, kernel_initializer="zeros"), loss="mse"), batched(X, NUMBERS + 50)),
         np.var(NUMBERS[:16]),
+    ),
+    "a rare class, with logits that Keras takes from before a softmax": (
+        lambda: (classifier(loss=crossentropy()), batched(X, RARE, size=128)),
+        entropy(RARE),
     ),
     "a loss that a layer adds, 0 with these weights": (
         lambda: of_numbers(layers.Dense(8, kernel_initializer="zeros", activity_regularizer="l2")),
@@ -1314,6 +1328,26 @@ def test_the_best_constant_is_that_of_the_formula(name):
     (finding,) = examined(build, ["start"]).findings
     said = float(re.search(r"best constant predictor scores ([\d.]+\d)", finding.message)[1])
     assert said == pytest.approx(expected, rel=0.02), finding
+
+
+@pytest.mark.parametrize(
+    ("last", "settings", "verdict"),
+    [
+        (layers.Softmax, {}, "warning"),
+        (partial(layers.Activation, tf.nn.softmax), {}, "warning"),
+        (partial(layers.Softmax, dtype="float16"), {}, "error"),
+        (layers.Softmax, {"ignore_class": -1}, "error"),
+    ],
+)
+def test_a_softmax_before_a_loss_of_logits_is_an_error_where_fit_trains_through_both(last, settings, verdict):
+    losses = []
+    for more in ([last()], []):
+        keras.utils.set_random_seed(1)
+        model = dense(layers.Dense(3), *more, loss=crossentropy(**settings))
+        finding = only(model, batched(X, CLASSES), "outputs and loss")
+        assert finding.verdict == (verdict if more else "ok"), finding
+        losses += model.fit(batched(X, CLASSES), verbose=0).history["loss"]
+    assert (losses[0] == pytest.approx(losses[1], rel=1e-5)) == (verdict == "warning")
 
 
 def test_a_loss_below_0_has_no_share_that_tells_what_was_learned(monkeypatch):

@@ -217,7 +217,7 @@ for check, builds in {
     "outputs and loss": {
         "no_softmax": lambda: (dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(X, CLASSES)),
         "sigmoid_twice": lambda: (
-            dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryCrossentropy(from_logits=True)),
+            dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryFocalCrossentropy(from_logits=True)),
             batched(X, OF_TWO.astype("float32")[:, None]),
         ),
     },

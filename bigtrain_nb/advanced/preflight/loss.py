@@ -67,6 +67,7 @@ test."""
 def logits(training):
     """Do loss and outputs agree on whether outputs are probabilities?"""
     pairs = [pair for pair in training.pairs() if pair.is_sparse or pair.is_categorical or pair.is_binary]
+    seen_through = None
     for pair in pairs:
         draws = _draws(training, pair)
         unit, simplex = _are_probabilities(draws)
@@ -74,14 +75,24 @@ def logits(training):
         if pair.is_binary and pair.from_logits and not any((draw > 0).any() and (draw < 1).any() for draw in draws):
             probabilities = False
         least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
-        if probabilities and pair.from_logits:
+        is_unlike = probabilities == pair.from_logits
+        if is_unlike and _uses_logits(training, pair):
+            expected = "logits (from_logits=True)" if pair.from_logits else "probabilities"
+            seen_through = warning(
+                f"{pair.words()}The loss expects {expected}, and the outputs are not ({least:.3g} to {most:.3g}). Keras"
+                " takes the logits from before the last activation instead, so training is right.",
+                "Say what you mean: from_logits=True and no activation in the last layer, or a softmax (one class) or"
+                " sigmoid (yes or no) without from_logits=True.",
+                "04",
+            )
+        elif is_unlike and pair.from_logits:
             return failure(
                 f"{pair.words()}The loss expects logits (from_logits=True), but the outputs are already probabilities"
                 f" ({least:.3g} to {most:.3g}): the gradient of a second softmax is small, and training slow.",
                 "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
                 "04",
             )
-        if not probabilities and not pair.from_logits:
+        elif is_unlike:
             return failure(
                 f"{pair.words()}The loss expects probabilities, but the outputs are not ({least:.3g} to"
                 f" {most:.3g}): it clips them, and the gradient there is 0 or wrong.",
@@ -98,7 +109,26 @@ def logits(training):
                 f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
                 "Use binary_crossentropy, or a unit for each class.",
             )
-    return ok("Outputs are what the loss takes.") if pairs else None
+    return seen_through or (ok("Outputs are what the loss takes.") if pairs else None)
+
+
+def _uses_logits(training, pair):
+    """Return whether Keras takes the inputs of an output's softmax or sigmoid: then the output gets no gradient."""
+    found = []
+
+    def trace():
+        outputs = training.outputs(training.x, is_trial=True)
+        output = keras.tree.flatten(outputs)[pair.place]
+        with tf.GradientTape() as tape:
+            tape.watch(output)
+            loss = training.loss(outputs)
+        found.append(tape.gradient(loss, output) is None)
+
+    if training.model.run_eagerly:
+        trace()
+    else:
+        tf.function(trace, autograph=False).get_concrete_function()
+    return found[0]
 
 
 def output_range(training):
@@ -495,16 +525,14 @@ def _constant_like(output, target, draws):
         mean, spread = np.nan_to_num(y.mean(0)), float(np.nan_to_num(y.std())) or 1.0
 
     def make(vector):
+        constant = tf.broadcast_to(vector, output.shape)
         if simplex and width > 1:
-            vector = tf.nn.softmax(vector)
+            constant = keras.ops.softmax(constant)  # from which Keras' losses take the logits, as from the output
         elif unit:
-            vector = tf.sigmoid(vector)
+            constant = keras.ops.sigmoid(constant)
         else:
-            vector = mean + spread * vector
-        if len(output.shape) == 1:
-            vector = vector[0]
-        constant = tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
-        return with_mask(constant, mask_of(output))  # masked positions do not count
+            constant = mean + spread * constant
+        return with_mask(tf.cast(constant, output.dtype), mask_of(output))  # masked positions do not count
 
     return width, make
 
