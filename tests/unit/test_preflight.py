@@ -784,10 +784,10 @@ TABLE = {  # {check: [(training, line)]}
         *(row for causal in (False, True) for row in answers(causal)),
     ],
     "outputs and loss": [
-        (lambda: of_classes(loss=crossentropy()), "warning.*expects logits.*Keras takes the logits"),
+        (lambda: of_classes(loss=crossentropy()), "warning.*Keras takes the logits"),
         (
             lambda: (dense(layers.Dense(3, "sigmoid"), loss=SPARSE), batched(X, CLASSES)),
-            "warning.*expects probabilities",
+            "warning.*Keras takes the logits",
         ),
         (lambda: (dense(layers.Dense(3, "sigmoid"), loss=GENERALIZED()), batched(X, CLASSES)), "error"),
     ],

@@ -11,7 +11,6 @@ from bigtrain_nb.advanced.preflight.training import differ, each_target, is_one_
 from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import number
 
 LEAST_EXAMPLES = 40
 """With fewer, a threshold may separate the classes at random."""
@@ -73,7 +72,7 @@ def normalized(training):
         if not AROUND_1[0] < size < AROUND_1[1]:
             return failure(
                 f"{layer.name} was never adapted: its mean is still 0 and its variance 1, but its inputs have a root"
-                f" mean square of {number(size)}.",
+                f" mean square of {size:.3g}.",
                 f"Before fit, call {layer.name}.adapt with what arrives there (the training inputs, after the layers"
                 " before it), or give it mean= and variance=.",
             )

@@ -77,12 +77,10 @@ def logits(training):
         least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
         is_unlike = probabilities == pair.from_logits
         if is_unlike and _uses_logits(training, pair):
-            expected = "logits (from_logits=True)" if pair.from_logits else "probabilities"
             seen_through = warning(
-                f"{pair.words()}The loss expects {expected}, and the outputs are not ({least:.3g} to {most:.3g}). Keras"
-                " takes the logits from before the last activation instead, so training is right.",
-                "Say what you mean: from_logits=True and no activation in the last layer, or a softmax (one class) or"
-                " sigmoid (yes or no) without from_logits=True.",
+                f"{pair.words()}Outputs are not what the loss expects, but Keras takes the logits from before the last"
+                " activation instead, so training is right.",
+                "Say what you mean: from_logits=True, or at the end a softmax (one class) or sigmoid (yes or no).",
                 "04",
             )
         elif is_unlike and pair.from_logits:
@@ -114,21 +112,12 @@ def logits(training):
 
 def _uses_logits(training, pair):
     """Return whether Keras takes the inputs of an output's softmax or sigmoid: then the output gets no gradient."""
-    found = []
 
-    def trace():
-        outputs = training.outputs(training.x, is_trial=True)
-        output = keras.tree.flatten(outputs)[pair.place]
-        with tf.GradientTape() as tape:
-            tape.watch(output)
-            loss = training.loss(outputs)
-        found.append(tape.gradient(loss, output) is None)
+    def gradient():
+        return training.gradients_at(training.outputs(training.x, is_trial=True), copied=False)[pair.place]
 
-    if training.model.run_eagerly:
-        trace()
-    else:
-        tf.function(trace, autograph=False).get_concrete_function()
-    return found[0]
+    in_fit = gradient if training.model.run_eagerly else tf.function(gradient, autograph=False)
+    return in_fit() is None
 
 
 def output_range(training):
@@ -164,9 +153,8 @@ def start(training):
             "bt.find_overflow(model, data) names the first layer that gives it.",
             "11",
         )
-    no_reference = _no_reference(training)
-    if no_reference:
-        return ok(f"The loss starts at {number(first)}. {no_reference}")
+    if no_measure(training):
+        return ok(f"The loss starts at {number(first)}. {no_measure(training)}")
     constant = best_constant(training)
     most = max(SCALE * constant, constant + 2)
     if first > most:  # statistics of the batch may normalize what initial moving ones do not
@@ -261,9 +249,8 @@ def dead(training):
 def frozen(training):
     """Are layers frozen that have never been trained?
 
-    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1, unless the other weights are
-    not distributed as the layer's initializer draws them: converted weights may have biases of 0 before a batch
-    normalization. That distribution alone is weaker evidence.
+    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1, unless other weights of that
+    layer are not distributed as initialized. Without such constants, the distribution alone is weaker evidence.
     """
     if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
         return None  # frozen on purpose
@@ -299,21 +286,16 @@ def _weight_state(layer):
     constants = [np.isin(each.numpy(), values) for each, values in constants if isinstance(each, keras.Variable)]
     if not all(each.all() for each in constants):
         return "trained"
-    drawn = _drawn_state(layer)
-    return "as made" if constants and drawn != "trained" else drawn
-
-
-def _drawn_state(layer):
-    """Return whether the large weights of a layer are "as drawn" by its initializers, "trained" or "unknown"."""
+    by_constants = "as made" if constants else "unknown"
     initializers = [each for name, each in vars(layer).items() if name.endswith("_initializer")]
     initializers = [each for each in initializers if "seed" in getattr(each, "get_config", dict)()]
     large = [each for each in own_weights_to_train(layer) if math.prod(each.shape) >= LEAST_DRAWN]
     if not initializers or not large:
-        return "unknown"
+        return by_constants
     drawn = [[_is_drawn_by(initializer, each) for initializer in initializers] for each in large]
     if any(not any(row) and None not in row for row in drawn):
         return "trained"
-    return "as drawn" if all(map(any, drawn)) else "unknown"
+    return "as drawn" if not constants and all(map(any, drawn)) else by_constants
 
 
 def _is_drawn_by(initializer, weight):
@@ -341,7 +323,7 @@ def one_batch(training):
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise Skipped("the loss is not finite, or nothing trains")
-    no_reference = _no_reference(training) or (SAME_TARGETS if _has_same_targets(training) else "")
+    no_reference = no_measure(training) or (SAME_TARGETS if _has_same_targets(training) else "")
     constant = loss if no_reference else best_constant(training)
     if constant < 0:
         return _check_divergence(training, loss)
@@ -405,29 +387,25 @@ def one_batch(training):
 
 
 @once
-def _no_reference(training):
-    """Return why the best constant predictor is no reference for this loss, or ""."""
-    if all(each is None for each in training.gradients_at(training.outputs(training.x))):
-        return NO_OUTPUTS
-    return NO_MEASURE if _compares_examples(training) else ""
+def no_measure(training):
+    """Return why the best constant predictor is no reference for the loss, "" if it is one.
 
-
-def _compares_examples(training):
-    """Return whether an example's loss depends on the outputs of others, as in contrastive and ranking losses.
-
-    The evidence is a change of the gradient at the first example's outputs when the others' outputs are rotated.
+    The loss gives outputs no gradient; or an example's loss depends on the outputs of others, as in contrastive and
+    ranking losses: the gradient at the first example's outputs changes when the others' outputs are rotated.
     """
     outputs = training.outputs(training.x)
+    if all(each is None for each in training.gradients_at(outputs)):
+        return NO_OUTPUTS
     flat = keras.tree.flatten(outputs)
     if training.examples < 3 or not all(map(training.has_rows, flat)):
-        return False
+        return ""
     gradients = []
     for shift in (0, 1):
         training.state.restore_values()  # with the same random numbers
         given = [with_mask(tf.concat([each[:1], tf.roll(each[1:], shift, 0)], 0), mask_of(each)) for each in flat]
         found = training.gradients_at(keras.tree.pack_sequence_as(outputs, given))
         gradients.append([each for each in found if each is not None])
-    return gradient_change(*gradients) > GRADIENT_DIFFERS
+    return NO_MEASURE if gradient_change(*gradients) > GRADIENT_DIFFERS else ""
 
 
 def _has_same_targets(training):

@@ -29,7 +29,7 @@ from bigtrain_nb.advanced.preflight.report import (
 )
 from bigtrain_nb.advanced.preflight.training import NoExamples, TimedOut, Training, refuse_read_once, words_of
 from bigtrain_nb.advanced.shared.fit_data import preprocess_like_fit
-from bigtrain_nb.advanced.shared.untouched import build_by_a_step, build_optimizers, restoring_state
+from bigtrain_nb.advanced.shared.untouched import build_optimizers, restoring_state
 from bigtrain_nb.common.checks import one_of, positive
 from bigtrain_nb.common.keras_compat import build_like_fit
 from bigtrain_nb.common.quiet import keras
@@ -153,7 +153,10 @@ def _refuse(model, checks):
 
 def _build(training):
     """Create the variables that `fit` would create, or record why that fails."""
-    for build in [build_optimizers] if training.has_own_step else [build_like_fit, build_by_a_step]:
+    builds = [build_optimizers] if training.has_own_step else [build_like_fit]
+    if training.model.run_eagerly and not training.has_own_step:
+        builds.append(build_optimizers)  # a step may need values
+    for build in builds:
         try:
             build(training.model, training.first)
             training.fails_with = None

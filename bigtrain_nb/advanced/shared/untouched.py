@@ -5,9 +5,8 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import layers_within, outputs_of, patched_method
+from bigtrain_nb.common.keras_compat import layers_within, patched_method
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.unlisted import unlisted_variables
 
 # isort: split
@@ -92,7 +91,7 @@ def restoring_state(model):
 
 
 def build_optimizers(model, batch):
-    """Create the variables of a custom `train_step`'s optimizers; only a step shows for which weights."""
+    """Create the variables of optimizers by an eager step, which shows what a custom `train_step` trains."""
     unbuilt = [optimizer for optimizer in optimizers_within(model) if not optimizer.built]
     if not unbuilt:
         return
@@ -105,23 +104,10 @@ def build_optimizers(model, batch):
 
             stack.enter_context(patched_method(optimizer, "apply", note))
         model.train_step(batch)
+        model.reset_metrics()
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
-
-
-def build_by_a_step(model, batch):
-    """Create the variables that `fit` would create by a call and a step, run as `fit` runs it, and undo their effects.
-
-    `build_like_fit` fails for Python code that needs values, such as a metric of a model with ``run_eagerly``.
-    """
-    with restoring_state(model):
-        outputs_of(model, keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
-    model.optimizer.build(model.trainable_variables)
-    step = model.train_step if model.run_eagerly else tf.function(model.train_step, autograph=False)
-    with restoring_state(model):
-        step(batch)
-        model.reset_metrics()
 
 
 @contextmanager
