@@ -67,9 +67,10 @@ def divided_behind_a_shuffle():
 
 @faulty("outputs and loss")
 def softmax_twice():
+    """In 32 bits Keras would take the logits from before the first one."""
     x, y = table()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return dense(layers.Dense(3, "softmax"), loss=loss), batched(x, y)
+    return dense(layers.Dense(3, "softmax", dtype="mixed_float16"), loss=loss), batched(x, y)
 
 
 @faulty("outputs and loss")
@@ -652,3 +653,57 @@ def stateful_recurrence():
 def activity_regularized():
     model = dense(layers.Dense(8, activity_regularizer="l2"), layers.Dense(1), loss="mse")
     return model, batched(*numbers())
+
+
+@healthy
+def frozen_convolution_with_biases_of_0():
+    """As if converted from another framework, where biases before a batch normalization are left out."""
+    convolution, statistics = layers.Conv2D(32, 3, trainable=False), layers.BatchNormalization(trainable=False)
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), convolution, statistics])
+    model.add(layers.Flatten())
+    model.add(layers.Dense(2, "softmax"))
+    convolution.kernel.assign(random().laplace(0, 0.1, convolution.kernel.shape))
+    statistics.moving_mean.assign(random().normal(0, 0.1, 32))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(*images())
+
+
+@healthy
+def metric_in_python():
+    def hits(y, outputs):
+        return tf.constant(float(np.mean(y.numpy() == outputs.numpy().argmax(-1))))
+
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=[hits], run_eagerly=True)
+    return model, batched(*table())
+
+
+@healthy
+def normalization_behind_rescaling():
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), layers.Normalization()])
+    model.add(layers.Flatten())
+    model.add(layers.Dense(2, "softmax"))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(*images())
+
+
+@healthy
+def softmax_of_which_keras_takes_the_logits():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return dense(layers.Dense(3, "softmax"), loss=loss), batched(*table())
+
+
+@healthy
+def full_batch():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss="mse"), tf.data.Dataset.from_tensors((x, y)).repeat()
+
+
+@healthy
+def only_an_added_loss():
+    class Adds(layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.mean((x - 3) ** 2))
+            return x
+
+    return dense(layers.Dense(4), Adds(), loss=None), batched(numbers()[0])

@@ -44,10 +44,9 @@ def labels_from_one():
     return perceptron(layers.Dense(3, "softmax")), batches(x, y + 1)
 
 
-def softmax_twice():
-    """The last layer has a softmax, and the loss takes its outputs for logits and applies another one."""
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return perceptron(layers.Dense(3, "softmax"), loss), batches(*table())
+def softmax_missing():
+    """The last layer has no softmax, and the loss takes its outputs for probabilities and clips them."""
+    return perceptron(layers.Dense(3)), batches(*table())
 
 
 def raw_pixels():
@@ -105,7 +104,7 @@ def labels_shuffled():
 
 FAULTY = {
     "labels from 1": (labels_from_one, "targets"),
-    "softmax twice": (softmax_twice, "outputs and loss"),
+    "softmax missing": (softmax_missing, "outputs and loss"),
     "raw pixels": (raw_pixels, "start"),
     "sees its answer": (sees_its_answer, "label leakage"),
     "padding trained": (padding_trained, "padding"),

@@ -167,6 +167,15 @@ def frozen_and_trained():
     return model, data
 
 
+@found("frozen layers", "ok")
+def frozen_convolution_with_biases_of_0_and_trained_statistics():
+    model, data = frozen_base(layers.Conv2D(32, 3), layers.BatchNormalization())
+    for layer in model.layers[0].layers:
+        layer.set_weights([np.random.default_rng(0).laplace(1, 0.1, each.shape) for each in layer.get_weights()])
+    model.layers[0].layers[0].bias.assign(np.zeros(32))
+    return model, data
+
+
 @found("frozen layers", "skipped")
 def frozen_weights_that_their_initializer_cannot_draw():
     class Scale(layers.Layer):
@@ -399,6 +408,17 @@ def a_schedule_at_its_end():
     return model, batched(X, NUMBERS)
 
 
+@found("start", "ok.*add_loss alone")
+@found("overfit one batch", "ok.*add_loss alone")
+def only_a_loss_that_a_layer_adds():
+    class Adds(layers.Layer):
+        def call(self, x):
+            self.add_loss(tf.reduce_mean((x - 3) ** 2))
+            return x
+
+    return compiled(keras.Sequential([keras.Input((8,)), layers.Dense(8), Adds()]), None, X, optimizer="sgd")
+
+
 @found("dead units", "ok.*Relu layers: 2")
 def one_relu_at_two_widths():
     relu = layers.ReLU()
@@ -566,6 +586,18 @@ def contrasting():
     return dense(layers.Dense(16), loss=Contrasts()), batched(X, CLASSES)
 
 
+def normalized_behind(rescaling):
+    x, y = images()
+    model = keras.Sequential([keras.Input((8, 8, 3)), rescaling, layers.Normalization(), layers.Flatten()])
+    model.add(layers.Dense(2, "softmax"))
+    return compiled(model, "sparse_categorical_crossentropy", x, y)
+
+
+def logarithms_of_outputs():
+    model = dense(layers.Dense(1, "relu"), loss=lambda y, outputs: tf.math.log(1 + outputs))
+    return model, batched(X, NUMBERS - 5)  # whose mean has no logarithm
+
+
 def two_batches():
     return classifier(), batched(*table(32))
 
@@ -677,6 +709,7 @@ LABELS_OF_CTC = [
 
 BROADCAST = r"error.*Targets \(16,\) and outputs \(16, 1\) are broadcast"
 FEW = "skipped.*(32 examples|fewer than 3)"
+SPARSE = keras.losses.SparseCategoricalCrossentropy()
 GENERALIZED = keras.losses.CategoricalGeneralizedCrossEntropy
 TABLE = {  # {check: [(training, line)]}
     "evaluation": [
@@ -705,6 +738,7 @@ TABLE = {  # {check: [(training, line)]}
         (HEALTHY["classes"], "ok.*the best constant predictor scores"),
         (lambda: featured(large), r"error.*inputs 'width' \(root mean square.*the largest of 2"),
         (contrasting, "ok.*no reference"),
+        (logarithms_of_outputs, "skipped.*best constant predictor is not finite"),
     ],
     "targets": [
         (HEALTHY["regression"], "ok.*takes any number"),
@@ -748,6 +782,14 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_sequences(False, ONE[:, :16], ONE[:, :16]), "ok.*autoencoder"),
         (lambda: of_sequences(True, ONE[:, :-2], ONE[:, 2:]), r"warning.*at t\+2"),
         *(row for causal in (False, True) for row in answers(causal)),
+    ],
+    "outputs and loss": [
+        (lambda: of_classes(loss=crossentropy()), "warning.*Keras takes the logits"),
+        (
+            lambda: (dense(layers.Dense(3, "sigmoid"), loss=SPARSE), batched(X, CLASSES)),
+            "warning.*Keras takes the logits",
+        ),
+        (lambda: (dense(layers.Dense(3, "sigmoid"), loss=GENERALIZED()), batched(X, CLASSES)), "error"),
     ],
     "cross-example leakage": [
         (HEALTHY["variational_autoencoder"], "ok"),
@@ -807,7 +849,14 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: of_two_targets(X, CLASSES, size=np.zeros_like(CLASSES)), "ok.*Skipped: targets 'size'"),
         (two_batches, FEW),
     ],
-    "repeated batches": [(two_batches, FEW)],
+    "normalization": [
+        (lambda: normalized_behind(layers.Rescaling(1 / 255)), "ok.*Normalization layers: 1"),
+        (lambda: normalized_behind(layers.Rescaling(2)), r"error.*root mean square of \d{3}\..*before it\)"),
+    ],
+    "repeated batches": [
+        (two_batches, FEW),
+        (lambda: (classifier(), batched(X, CLASSES, size=128).repeat()), "warning.*Right for full-batch training"),
+    ],
     "train/validation overlap": [
         (FAULTY["validation_within_training"][0], "error.*at random: 0%"),
         (lambda: compared_with(ROUNDED[::-1].astype("float64"), CLASSES[::-1], (ROUNDED, CLASSES)), "error"),
@@ -845,6 +894,7 @@ TABLE = {  # {check: [(training, line)]}
     ],
     "frozen layers": [
         (lambda: frozen_base(convolution(), layers.BatchNormalization()), "error.*still at their initial values"),
+        (lambda: frozen_base(layers.Conv2D(32, 3)), "error.*still at their initial values"),
         (lambda: frozen_base(convolution()), "warning.*distributed as initialized"),
         (lambda: frozen_base(layers.Conv2D(4, 1, use_bias=False)), "skipped.*do not show whether they were ever"),
     ],
@@ -922,6 +972,15 @@ def by_a_variable_of_the_module():
     return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(0.1))
 
 
+def measured_in_python(run_eagerly):
+    def hits(y, outputs):
+        return tf.constant(float(np.mean(y.numpy() == outputs.numpy().argmax(-1))))
+
+    model = classifier()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy", hits], run_eagerly=run_eagerly)
+    return model, batched(X, CLASSES)
+
+
 CALLING = ["the model takes the batch", "cross-example leakage", "evaluation", "weights move"]
 UNCHANGED = {  # {training: (checks, minutes)}
     with_dropout_and_statistics: (None, 0.1),
@@ -931,6 +990,7 @@ UNCHANGED = {  # {training: (checks, minutes)}
     lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=CountsUpdates(0.05)): (["overfit one batch"], 1),
     HEALTHY["half_precision"]: (CALLING, 1),
     by_a_variable_of_the_module: ([*CALLING, "stopped and resumed"], 1),
+    partial(measured_in_python, run_eagerly=True): (CALLING, 1),
 }
 
 
@@ -1200,6 +1260,11 @@ def test_a_step_that_fails_is_said_where_its_targets_cannot_be_examined():
     assert failing.check == "the model takes the batch" and "no such loss" in failing.message
 
 
+def test_a_metric_in_python_is_an_error_where_fit_traces_it():
+    finding = only(*measured_in_python(run_eagerly=False), "the model takes the batch")
+    assert finding.verdict == "error" and "'numpy'" in finding.message, finding
+
+
 def test_a_ragged_batch_is_refused_with_what_to_do():
     rows = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [3], [4, 5, 6], [7]])).batch(2)
     with pytest.raises(TypeError, match=r"RaggedTensor of shape \(2, None\).*x\.to_tensor\(\)"):
@@ -1238,11 +1303,20 @@ def entropy(labels):
     return -sum(share * np.log(share) for share in shares if share)
 
 
+RARE = np.where(X[:, 2] > 1.5, CLASSES, 1)
 CONSTANTS = {  # {training: the loss of its best constant}
     "classes": (lambda: (logits_of(3), batched(X, CLASSES, size=128)), entropy(CLASSES)),
     "padding": (masked_tokens, entropy(rows_of_tokens_with_padding()[:16, :3])),
     "outputs that start at 0": (
         lambda: (dense(layers.Dense(1, kernel_initializer="zeros"), loss="mse"), batched(X, NUMBERS + 50)),
+        np.var(NUMBERS[:16]),
+    ),
+    "a rare class, with logits that Keras takes from before a softmax": (
+        lambda: (classifier(loss=crossentropy()), batched(X, RARE, size=128)),
+        entropy(RARE),
+    ),
+    "a loss that a layer adds, 0 with these weights": (
+        lambda: of_numbers(layers.Dense(8, kernel_initializer="zeros", activity_regularizer="l2")),
         np.var(NUMBERS[:16]),
     ),
 }
@@ -1254,6 +1328,26 @@ def test_the_best_constant_is_that_of_the_formula(name):
     (finding,) = examined(build, ["start"]).findings
     said = float(re.search(r"best constant predictor scores ([\d.]+\d)", finding.message)[1])
     assert said == pytest.approx(expected, rel=0.02), finding
+
+
+@pytest.mark.parametrize(
+    ("last", "settings", "verdict"),
+    [
+        (layers.Softmax, {}, "warning"),
+        (partial(layers.Activation, tf.nn.softmax), {}, "warning"),
+        (partial(layers.Softmax, dtype="float16"), {}, "error"),
+        (layers.Softmax, {"ignore_class": -1}, "error"),
+    ],
+)
+def test_a_softmax_before_a_loss_of_logits_is_an_error_where_fit_trains_through_both(last, settings, verdict):
+    losses = []
+    for more in ([last()], []):
+        keras.utils.set_random_seed(1)
+        model = dense(layers.Dense(3), *more, loss=crossentropy(**settings))
+        finding = only(model, batched(X, CLASSES), "outputs and loss")
+        assert finding.verdict == (verdict if more else "ok"), finding
+        losses += model.fit(batched(X, CLASSES), verbose=0).history["loss"]
+    assert (losses[0] == pytest.approx(losses[1], rel=1e-5)) == (verdict == "warning")
 
 
 def test_a_loss_below_0_has_no_share_that_tells_what_was_learned(monkeypatch):
@@ -1329,6 +1423,20 @@ def test_memory_of_a_task_with_a_preprocessor_is_measured_too(without_passes):
 def test_what_stock_keras_loads_in_a_process_without_us_is_compared():
     (finding,) = examined(HEALTHY["classes"], ["saved and loaded"]).findings
     assert finding.verdict == "ok" and "by stock Keras in a process without bigtrain_nb" in finding.message, finding
+
+
+@pytest.mark.parametrize(("policy", "verdict"), [("float32", "error"), ("mixed_bfloat16", "ok")])
+def test_a_loaded_model_may_differ_as_much_as_its_precision_rounds(policy, verdict, monkeypatch):
+    load = keras.models.load_model
+
+    def rounded(path):
+        model = load(path)
+        model.layers[-1].bias.assign([0.01, 0, 0])
+        return model
+
+    monkeypatch.setattr(keras.models, "load_model", rounded)
+    monkeypatch.setattr(checkpointing, "LEAST_SECONDS", 1000)  # without a new process
+    assert only(*in_policy(policy, "sgd"), "saved and loaded").verdict == verdict
 
 
 @pytest.mark.more("a second process; a class that is not registered fails in the first tier")

@@ -198,7 +198,12 @@ for check, builds in {
         "weights_that_are_all_zero": lambda: (regressor(), batched(X, NUMBERS, np.zeros(len(X), "float32")))
     },
     "order of classes": {"sorted_by_class": lambda: (classifier(), batched(X[SORTED], CLASSES[SORTED], size=8))},
-    "repeated batches": {"one_batch_for_ever": lambda: (classifier(), batched(X, CLASSES).take(1).repeat(8))},
+    "repeated batches": {
+        "each_batch_twice": lambda: (
+            classifier(),
+            batched(X, CLASSES).flat_map(lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(2)),
+        )
+    },
     "validation data": {
         "no_example_in_validation": lambda: (regressor(), batched(X, NUMBERS), batched(X, NUMBERS).skip(1000))
     },
@@ -212,7 +217,7 @@ for check, builds in {
     "outputs and loss": {
         "no_softmax": lambda: (dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(X, CLASSES)),
         "sigmoid_twice": lambda: (
-            dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryCrossentropy(from_logits=True)),
+            dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryFocalCrossentropy(from_logits=True)),
             batched(X, OF_TWO.astype("float32")[:, None]),
         ),
     },

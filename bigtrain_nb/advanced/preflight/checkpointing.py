@@ -9,6 +9,7 @@ import tempfile
 
 import numpy as np
 
+from bigtrain_nb.advanced.preflight.leaks import most_by_rounding
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import largest_change
 from bigtrain_nb.advanced.shared.fit_data import passes
@@ -17,10 +18,8 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.train.resume import Resume
 
-SAVED_DIFFERS = 1e-4
-"""Relative to the largest output: a loaded model computes the same, in the same order."""
 ON_ANOTHER_DEVICE = 2e-2
-"""The same if this process has a GPU, whose matmuls round to ten bits: the other process has none."""
+"""Relative to the largest output, if this process has a GPU, whose matmuls round to ten bits: the other has none."""
 LEAST_SECONDS = 15
 """Time that must be left to start a process, which first loads TensorFlow."""
 SHARDS = 3
@@ -45,9 +44,10 @@ np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32
 def saved(training):
     """Does stock Keras, in a process without bigtrain_nb, load the saved model and get the same outputs?"""
     training.refuse_own_step()
+    most = most_by_rounding(training.model)
     before, again, _ = training.outputs_of_two_calls()
     training.state.restore_values()
-    if largest_change(before, again) > SAVED_DIFFERS:
+    if largest_change(before, again) > most:
         raise Skipped("outputs are random, so they cannot be compared with those of the loaded model")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
@@ -61,7 +61,7 @@ def saved(training):
             change = largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
         except Exception as error:  # custom classes may raise anything
             return _not_loaded(error)
-        if change > SAVED_DIFFERS:
+        if change > most:
             return _differs(words, change)
         unlike = _unlike_in_shards(training.model, loaded, folder)
         if unlike:
@@ -83,7 +83,7 @@ def saved(training):
             return _not_loaded(error)
     words += " by stock Keras in a process without bigtrain_nb"
     change = largest_change(before, after)
-    if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
+    if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else most):
         return _differs(words, change)
     return ok(f"{words}, it gives the same outputs; so do weights in several files.", "14")
 

@@ -257,9 +257,9 @@ def repeated(training):
     prints = [_digest(row for each in batch for row in _bytes_of(each)) for batch in batches]
     again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
     if len(set(prints)) == 1:
-        return failure(
+        return warning(
             f"All {len(prints)} batches that were read are identical.",
-            "Look for a batch that is kept outside of the loop, or repeat() of a single batch.",
+            "Right for full-batch training. Otherwise look for a batch kept outside of the loop, or repeat() of one.",
         )
     if again >= REPEATED:
         return failure(

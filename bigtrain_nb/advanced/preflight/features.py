@@ -8,6 +8,7 @@ import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import differ, each_target, is_one_hot, named_tensors
+from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -19,6 +20,8 @@ BY_THRESHOLD = 0.99
 COMMON = 0.9
 """Share of the most frequent class above which a threshold is no evidence."""
 CORRELATED = 0.9999
+AROUND_1 = 0.1, 2
+"""Root mean squares of inputs that need no normalization, such as images divided by 255."""
 
 
 def by_name(training):
@@ -52,17 +55,29 @@ def by_name(training):
 
 
 def normalized(training):
-    """Was each `Normalization` layer adapted?"""
+    """Was each `Normalization` layer adapted, unless its inputs already have a scale around 1?"""
     found = [layer for layer in layers_within(training.model) if isinstance(layer, keras.layers.Normalization)]
-    for layer in found:
-        mean = getattr(layer, "adapt_mean", None)
-        if mean is not None and not np.any(mean.numpy()) and np.all(layer.adapt_variance.numpy() == 1):
+    unadapted = [layer for layer in found if not np.any(getattr(layer, "adapt_mean", 1))]
+    unadapted = [layer for layer in unadapted if np.all(layer.adapt_variance.numpy() == 1)]
+    sizes = {}
+
+    def note(layer, call, inputs):
+        sizes[layer] = float(tf.sqrt(tf.reduce_mean(tf.cast(inputs, tf.float32) ** 2)))
+        return call(inputs)
+
+    if unadapted:
+        with calls_seen(unadapted, note):
+            training.outputs(training.x)
+    for layer, size in sizes.items():
+        if not AROUND_1[0] < size < AROUND_1[1]:
             return failure(
-                f"{layer.name} was never adapted: its mean is still 0 and its variance 1, so it changes nothing.",
-                f"Call {layer.name}.adapt(the training inputs) before fit, or give it mean= and variance=.",
+                f"{layer.name} was never adapted: its mean is still 0 and its variance 1, but its inputs have a root"
+                f" mean square of {size:.3g}.",
+                f"Before fit, call {layer.name}.adapt with what arrives there (the training inputs, after the layers"
+                " before it), or give it mean= and variance=.",
             )
-    words = f"Normalization layers: {len(found)}, all of them adapted, or made with a mean and a variance."
-    return ok(words) if found else None
+    words = f"Normalization layers: {len(found)}, each adapted, given a mean and a variance, or with inputs of a scale"
+    return ok(f"{words} around 1.") if found else None
 
 
 def weights(training):

@@ -57,7 +57,7 @@ def across_examples(training):
         return output[1:-1, 1:-1] if is_of_pairs else output[1:-1]
 
     largest = largest_change(map(of_others, before), map(of_others, after))
-    if largest > _threshold(training.model):
+    if largest > most_by_rounding(training.model):
         return failure(
             f"Outputs of examples 1 to {examples - 2} change by {largest:.1%} when examples 0 and {examples - 1} are"
             " replaced, though nothing trains: examples are mixed.",
@@ -104,7 +104,7 @@ def _answer_within(training, targets, y):
     name = f"{name}{copy}"
     targets = f"T{targets[1:]}"
     seen = _sees_later(training, inputs, place)
-    threshold = _threshold(training.model)
+    threshold = most_by_rounding(training.model)
     if offset == 1 and seen > threshold:
         return failure(
             f"{targets} at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
@@ -161,7 +161,7 @@ def evaluation(training):
     with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
         before, after, moved = training.outputs_of_two_calls()
     change = largest_change(before, after)
-    if change <= _threshold(training.model):
+    if change <= most_by_rounding(training.model):
         state = f", after {', '.join(moved[:4])} are restored, which a call in evaluation changes" if moved else ""
         return ok(f"The same batch gives the same outputs twice in evaluation{state}.")
     named = f" {', '.join(sorted(acting)[:4])} also drops or adds noise with training=False." if acting else ""
@@ -206,7 +206,8 @@ def padding(training):
     return ok(f"{padded.mean():.0%} of the positions{where} are padding, and add nothing to the loss.")
 
 
-def _threshold(model):
+def most_by_rounding(model):
+    """Return the largest change of outputs that rounding explains, relative to the largest output."""
     in_32_bits = all(layer.compute_dtype in ("float32", None) for layer in layers_within(model))
     return LEAK if in_32_bits and model.compute_dtype == "float32" else LEAK_16_BITS
 

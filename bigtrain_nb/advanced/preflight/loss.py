@@ -31,8 +31,9 @@ SHARE_OF_TIME = 0.5
 FALLS_TO = 0.6
 """Relative to the best constant predictor: below, the model uses its inputs. Healthy ones get there in 200 steps."""
 FALLS = 0.9
-"""Relative to the start, for a loss that compares examples, whose minimum is unknown."""
+"""Relative to the start, for a loss whose minimum is unknown, such as one that compares examples."""
 NO_MEASURE = "It compares the examples of a batch, so the best constant predictor is no reference."
+NO_OUTPUTS = "Outputs get no gradient from it, as with add_loss alone, so the best constant predictor is no reference."
 SAME_TARGETS = "All targets of the batch are the same, so the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
 """Relative change of an example's gradient above which the loss compares examples."""
@@ -66,6 +67,7 @@ test."""
 def logits(training):
     """Do loss and outputs agree on whether outputs are probabilities?"""
     pairs = [pair for pair in training.pairs() if pair.is_sparse or pair.is_categorical or pair.is_binary]
+    seen_through = None
     for pair in pairs:
         draws = _draws(training, pair)
         unit, simplex = _are_probabilities(draws)
@@ -73,14 +75,22 @@ def logits(training):
         if pair.is_binary and pair.from_logits and not any((draw > 0).any() and (draw < 1).any() for draw in draws):
             probabilities = False
         least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
-        if probabilities and pair.from_logits:
+        is_unlike = probabilities == pair.from_logits
+        if is_unlike and _uses_logits(training, pair):
+            seen_through = warning(
+                f"{pair.words()}Outputs are not what the loss expects, but Keras takes the logits from before the last"
+                " activation instead, so training is right.",
+                "Say what you mean: from_logits=True, or at the end a softmax (one class) or sigmoid (yes or no).",
+                "04",
+            )
+        elif is_unlike and pair.from_logits:
             return failure(
                 f"{pair.words()}The loss expects logits (from_logits=True), but the outputs are already probabilities"
                 f" ({least:.3g} to {most:.3g}): the gradient of a second softmax is small, and training slow.",
                 "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
                 "04",
             )
-        if not probabilities and not pair.from_logits:
+        elif is_unlike:
             return failure(
                 f"{pair.words()}The loss expects probabilities, but the outputs are not ({least:.3g} to"
                 f" {most:.3g}): it clips them, and the gradient there is 0 or wrong.",
@@ -97,7 +107,17 @@ def logits(training):
                 f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
                 "Use binary_crossentropy, or a unit for each class.",
             )
-    return ok("Outputs are what the loss takes.") if pairs else None
+    return seen_through or (ok("Outputs are what the loss takes.") if pairs else None)
+
+
+def _uses_logits(training, pair):
+    """Return whether Keras takes the inputs of an output's softmax or sigmoid: then the output gets no gradient."""
+
+    def gradient():
+        return training.gradients_at(training.outputs(training.x, is_trial=True), copied=False)[pair.place]
+
+    in_fit = gradient if training.model.run_eagerly else tf.function(gradient, autograph=False)
+    return in_fit() is None
 
 
 def output_range(training):
@@ -133,8 +153,8 @@ def start(training):
             "bt.find_overflow(model, data) names the first layer that gives it.",
             "11",
         )
-    if compares_examples(training):
-        return ok(f"The loss starts at {number(first)}. {NO_MEASURE}")
+    if no_measure(training):
+        return ok(f"The loss starts at {number(first)}. {no_measure(training)}")
     constant = best_constant(training)
     most = max(SCALE * constant, constant + 2)
     if first > most:  # statistics of the batch may normalize what initial moving ones do not
@@ -229,8 +249,8 @@ def dead(training):
 def frozen(training):
     """Are layers frozen that have never been trained?
 
-    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1. Without them the weights'
-    distribution is compared with that of the layer's initializer, which is weaker evidence.
+    The evidence is a bias that is still 0, or batch statistics of mean 0 and variance 1, unless other weights of that
+    layer are not distributed as initialized. Without such constants, the distribution alone is weaker evidence.
     """
     if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
         return None  # frozen on purpose
@@ -264,17 +284,18 @@ def _weight_state(layer):
     """Return whether the weights of a layer are "as made", "as drawn", "trained" or "unknown"."""
     constants = [(getattr(layer, name, None), values) for name, values in _CONSTANTS.items()]
     constants = [np.isin(each.numpy(), values) for each, values in constants if isinstance(each, keras.Variable)]
-    if constants:
-        return "as made" if all(each.all() for each in constants) else "trained"
+    if not all(each.all() for each in constants):
+        return "trained"
+    by_constants = "as made" if constants else "unknown"
     initializers = [each for name, each in vars(layer).items() if name.endswith("_initializer")]
     initializers = [each for each in initializers if "seed" in getattr(each, "get_config", dict)()]
     large = [each for each in own_weights_to_train(layer) if math.prod(each.shape) >= LEAST_DRAWN]
     if not initializers or not large:
-        return "unknown"
+        return by_constants
     drawn = [[_is_drawn_by(initializer, each) for initializer in initializers] for each in large]
     if any(not any(row) and None not in row for row in drawn):
         return "trained"
-    return "as drawn" if all(map(any, drawn)) else "unknown"
+    return "as drawn" if not constants and all(map(any, drawn)) else by_constants
 
 
 def _is_drawn_by(initializer, weight):
@@ -302,7 +323,7 @@ def one_batch(training):
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise Skipped("the loss is not finite, or nothing trains")
-    no_reference = NO_MEASURE if compares_examples(training) else SAME_TARGETS if _has_same_targets(training) else ""
+    no_reference = no_measure(training) or (SAME_TARGETS if _has_same_targets(training) else "")
     constant = loss if no_reference else best_constant(training)
     if constant < 0:
         return _check_divergence(training, loss)
@@ -366,22 +387,25 @@ def one_batch(training):
 
 
 @once
-def compares_examples(training):
-    """Return whether an example's loss depends on the outputs of others, as in contrastive and ranking losses.
+def no_measure(training):
+    """Return why the best constant predictor is no reference for the loss, "" if it is one.
 
-    The evidence is a change of the gradient at the first example's outputs when the others' outputs are rotated.
+    The loss gives outputs no gradient; or an example's loss depends on the outputs of others, as in contrastive and
+    ranking losses: the gradient at the first example's outputs changes when the others' outputs are rotated.
     """
     outputs = training.outputs(training.x)
+    if all(each is None for each in training.gradients_at(outputs)):
+        return NO_OUTPUTS
     flat = keras.tree.flatten(outputs)
     if training.examples < 3 or not all(map(training.has_rows, flat)):
-        return False
+        return ""
     gradients = []
     for shift in (0, 1):
         training.state.restore_values()  # with the same random numbers
         given = [with_mask(tf.concat([each[:1], tf.roll(each[1:], shift, 0)], 0), mask_of(each)) for each in flat]
         found = training.gradients_at(keras.tree.pack_sequence_as(outputs, given))
         gradients.append([each for each in found if each is not None])
-    return gradient_change(*gradients) > GRADIENT_DIFFERS
+    return NO_MEASURE if gradient_change(*gradients) > GRADIENT_DIFFERS else ""
 
 
 def _has_same_targets(training):
@@ -434,13 +458,13 @@ def best_constant(training):
     L-BFGS minimizes the loss, over logits if outputs are probabilities, otherwise from the mean of the targets.
     """
     training.refuse_own_step()
-    outputs = training.outputs(training.x)
-    flat = keras.tree.flatten(outputs)
-    targets = keras.tree.flatten(training.y) if training.y is not None else []
     try:
         draws = {pair.place: _draws(training, pair) for pair in training.pairs()}
     except Skipped:  # a custom loss in the model
         draws = {}
+    outputs = training.outputs(training.x)  # after the draws: the loss adds what layers added in the last call
+    flat = keras.tree.flatten(outputs)
+    targets = keras.tree.flatten(training.y) if training.y is not None else []
     makers = []
     for place, output in enumerate(flat):
         target = targets[place] if len(targets) == len(flat) else None
@@ -464,6 +488,8 @@ def best_constant(training):
 
     start_at = np.zeros(sum(sizes))
     found = minimize(loss_and_gradient, start_at, jac=True, method="L-BFGS-B", options={"maxfun": CALLS_FOR_CONSTANT})
+    if not math.isfinite(found.fun):
+        raise Skipped("the loss of the best constant predictor is not finite")
     return float(found.fun)
 
 
@@ -477,16 +503,14 @@ def _constant_like(output, target, draws):
         mean, spread = np.nan_to_num(y.mean(0)), float(np.nan_to_num(y.std())) or 1.0
 
     def make(vector):
+        constant = tf.broadcast_to(vector, output.shape)
         if simplex and width > 1:
-            vector = tf.nn.softmax(vector)
+            constant = keras.ops.softmax(constant)  # from which Keras' losses take the logits, as from the output
         elif unit:
-            vector = tf.sigmoid(vector)
+            constant = keras.ops.sigmoid(constant)
         else:
-            vector = mean + spread * vector
-        if len(output.shape) == 1:
-            vector = vector[0]
-        constant = tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
-        return with_mask(constant, mask_of(output))  # masked positions do not count
+            constant = mean + spread * constant
+        return with_mask(tf.cast(constant, output.dtype), mask_of(output))  # masked positions do not count
 
     return width, make
 

@@ -153,13 +153,16 @@ def _refuse(model, checks):
 
 def _build(training):
     """Create the variables that `fit` would create, or record why that fails."""
-    try:
-        if training.has_own_step:
-            build_optimizers(training.model, training.first)
-        else:
-            build_like_fit(training.model, training.first)
-    except Exception as error:
-        training.fails_with = words_of(error)
+    builds = [build_optimizers] if training.has_own_step else [build_like_fit]
+    if training.model.run_eagerly and not training.has_own_step:
+        builds.append(build_optimizers)  # a step may need values
+    for build in builds:
+        try:
+            build(training.model, training.first)
+            training.fails_with = None
+            return
+        except Exception as error:
+            training.fails_with = words_of(error)
 
 
 def _chosen(names):

@@ -162,12 +162,14 @@ class Training:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         return self.loss(self.outputs(x, training), batch, training)
 
-    def gradients_at(self, outputs, y=None):
+    def gradients_at(self, outputs, y=None, copied=True):
         """Return the gradients of the first batch's loss at flattened outputs, None where none arrives.
 
-        ``y``: other targets. Copies are given to the loss: Keras' losses would go on to the inputs of a softmax.
+        ``y``: other targets. ``copied``: give the loss copies; otherwise Keras' go on to the inputs of a softmax.
         """
-        copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
+        copies = keras.tree.flatten(outputs)
+        if copied:
+            copies = [with_mask(tf.identity(each), mask_of(each)) for each in copies]
         with tf.GradientTape() as tape:
             tape.watch([each for each in copies if each.dtype.is_floating])
             y = self.y if y is None else y

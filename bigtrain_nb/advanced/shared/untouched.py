@@ -91,7 +91,7 @@ def restoring_state(model):
 
 
 def build_optimizers(model, batch):
-    """Create the variables of a custom `train_step`'s optimizers; only a step shows for which weights."""
+    """Create the variables of optimizers by an eager step, which shows what a custom `train_step` trains."""
     unbuilt = [optimizer for optimizer in optimizers_within(model) if not optimizer.built]
     if not unbuilt:
         return
@@ -104,6 +104,7 @@ def build_optimizers(model, batch):
 
             stack.enter_context(patched_method(optimizer, "apply", note))
         model.train_step(batch)
+        model.reset_metrics()
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
