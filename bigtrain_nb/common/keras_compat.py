@@ -350,18 +350,6 @@ def with_mask(tensor, mask):
     return tensor
 
 
-ATTACHED = ("_keras_mask", "_keras_logits")
-"""What Keras attaches to a layer's output: its mask, and the logits that losses use instead of a softmax."""
-
-
-def with_attached(tensor, output, part=lambda value: value):
-    """Return ``tensor`` with ``part`` of what Keras has attached to ``output``."""
-    for name in ATTACHED:
-        if getattr(output, name, None) is not None:
-            setattr(tensor, name, part(getattr(output, name)))
-    return tensor
-
-
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())

@@ -4,7 +4,7 @@ The sums are {"loss": scalar, "gradients": {index of a trainable variable: gradi
 "left" if positions are masked: the share of the weight that remains, a scalar.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -64,22 +64,23 @@ class ReplicaBatch:
         part = tf.math.divide_no_nan(weight, self.weight) * self.part
         return replace(self, data=data, places=places, examples=length, weight=weight, part=part)
 
-    def update_metrics(self, y_pred, shown):
-        """Return the logs that a custom `compute_metrics` adds; add the names of all that it returns to ``shown``."""
+    def update_metrics(self, y_pred, shown, loss_tracker=None):
+        """Return the logs that a custom `compute_metrics` adds; add the names of all that it returns to ``shown``.
+
+        Raises ValueError for one that depends on ``loss_tracker``, given if the loss comes later.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self.data)
-        tracker = self.model._loss_tracker
-        before = tf.identity(tracker.result())
-        with patched_method(tracker, "result", lambda: before) if self.is_partial else nullcontext():
-            logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         shown.update(logs)
         of_metrics = self.model.get_metrics_result()
         added = {name: tf.convert_to_tensor(log) for name, log in logs.items() if name not in of_metrics}
-        for name, log in added.items():
-            if self.is_partial and not tf.executing_eagerly() and tf.gradients(log, before) != [None]:
-                raise ValueError(
-                    f"compute_metrics of {self.model.name} computes {name} from the loss, which is not known before all"
-                    " micro-batches or replicas are done: compute it from the logs in a callback's on_epoch_end"
-                )
+        if loss_tracker is not None and not tf.executing_eagerly():
+            for name, log in added.items():
+                if tf.gradients(log, loss_tracker.variables[0].value) != [None]:
+                    raise ValueError(
+                        f"compute_metrics of {self.model.name} computes {name} from the loss, which is not known before"
+                        " all micro-batches or replicas are done: compute it in on_epoch_end of a callback"
+                    )
         return added
 
     def by_examples(self, logs):

@@ -345,7 +345,7 @@ class Model(keras.Model):
         for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
             if gradient is not None:
                 gradients[index] = dense(gradient, weights[index])
-        others = share.update_metrics(y_pred, shown) if share.is_partial else {}
+        others = share.update_metrics(y_pred, shown, self._loss_tracker) if share.is_partial else {}
         logs = share.by_examples(others) if others else {}
         if self._noise is not None:
             logs[PIECES] = self._noise.micro_batch_squares(gradients, counts, share.reduction.replicas)
@@ -390,7 +390,7 @@ class Model(keras.Model):
             y_pred, loss, left = self._outputs_and_loss(share, training=False)
             found = {"loss": loss}
             if share.is_partial:
-                found["logs"] = share.update_metrics(y_pred, shown)
+                found["logs"] = share.update_metrics(y_pred, shown, self._loss_tracker)
             else:
                 found["outputs"] = y_pred
             return found if left is None else {**found, "left": left}

@@ -190,7 +190,7 @@ def test_batches_made_from_their_numbers_are_not_made_again(how, tmp_path):
     assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=noted(read, **how)) == expected
     counts = Counter(read)
     assert [counts[0, number] for number in range(4)] == [1] * 4  # read once more to check the order
-    assert len(counts) == (BATCHES - 1) * EPOCHS and counts.total() <= len(counts) + 10  # prefetched, or read twice to see that Python draws nothing
+    assert len(counts) == (BATCHES - 1) * EPOCHS and counts.total() <= len(counts) + 14  # prefetched, or tried twice
 
 
 def test_numbers_are_not_skipped_where_python_draws_on_the_way(tmp_path):

@@ -343,9 +343,9 @@ def test_metrics_see_the_loss_and_the_update_of_their_step(how):
 
 
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
-def test_a_log_that_is_computed_from_the_loss_is_refused_in_pieces(replicas, micro_batches):
+def test_a_log_that_is_computed_from_the_loss_is_refused_in_micro_batches(replicas, micro_batches):
     model = compiled(perplexity, replicas, micro_batches)
-    with pytest.raises(ValueError, match="computes perplexity from the loss.*in a callback's on_epoch_end"):
+    with pytest.raises(ValueError, match="computes perplexity from the loss.*on_epoch_end"):
         model.fit(X, Y, batch_size=14, verbose=0)
 
 

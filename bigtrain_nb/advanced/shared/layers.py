@@ -27,3 +27,15 @@ def layers_and_operations(model):
         inside = layer.operations if isinstance(layer, Functional) else []
         found.update({id(each): each for each in [layer, *inside]})
     return list(found.values())
+
+
+ATTACHED = ("_keras_mask", "_keras_logits")  # private: Keras
+"""What Keras attaches to a layer's output: its mask, and the logits that losses use instead of a softmax."""
+
+
+def with_attached(tensor, output, part=lambda value: value):
+    """Return ``tensor`` with ``part`` of what Keras has attached to ``output``."""
+    for name in ATTACHED:
+        if getattr(output, name, None) is not None:
+            setattr(tensor, name, part(getattr(output, name)))
+    return tensor

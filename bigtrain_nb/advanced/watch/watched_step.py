@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
+from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations, with_attached
 from bigtrain_nb.advanced.shared.untouched import optimizers_within, restoring_state
-from bigtrain_nb.common.keras_compat import innermost, patched_method, with_attached
+from bigtrain_nb.common.keras_compat import innermost, patched_method
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.own_step import full_outputs
