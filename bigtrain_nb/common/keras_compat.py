@@ -343,21 +343,9 @@ def mask_of(tensor):
     return getattr(tensor, "_keras_mask", None)
 
 
-def with_mask(tensor, mask):
-    """Return the tensor, with the mask attached for the next layers unless it is None."""
-    if mask is not None:
-        tensor._keras_mask = mask
-    return tensor
-
-
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())
-
-
-def own_weights_to_train(layer):
-    """Return a layer's own trainable weights, even if frozen, without those of layers inside it."""
-    return list(layer._trainable_variables)
 
 
 def layers_that_add_losses(model):

@@ -10,12 +10,13 @@ from test_lives import NODES
 
 DEEP = {
     "bigtrain_nb.advanced.parallel.cudnn": {"Settings", "backend_config"},
+    "bigtrain_nb.advanced.shared.stacked": {"stacked_figure"},
     "bigtrain_nb.common.addresses": {"answers"},
     "bigtrain_nb.common.keras_compat": {"custom_call", "layers_within"},
     "bigtrain_nb.common.quiet": {"keras", "tf"},
     "bigtrain_nb.measure.intervals": {"mean_interval", "median_interval"},
     "bigtrain_nb.measure.results": {"Comparison"},
-    "bigtrain_nb.plots": {"Picture", "bars_figure", "figure_svg", "stacked_figure", "stairs_figure"},
+    "bigtrain_nb.plots": {"Picture", "bars_figure", "figure_svg", "stairs_figure"},
 }
 
 

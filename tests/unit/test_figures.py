@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from bigtrain_nb import plots
+from bigtrain_nb.advanced.shared.stacked import stacked_figure
 from bigtrain_nb.common import words
 from bigtrain_nb.measure.results import Result
 
@@ -36,7 +37,7 @@ FIGURES = {
     "throughput": lambda: plots.throughput_figure(result("one")),
     "comparison": lambda: plots.comparison_figure([result("a"), result("b")]),
     "prediction": lambda: plots.prediction_figure([prediction(1.8), prediction(5.0)]),
-    "stacked": lambda: plots.stacked_figure(MEMORY, "bytes", "memory", {"T4": 8e9, "B200": 180e9}),
+    "stacked": lambda: stacked_figure(MEMORY, "bytes", "memory", {"T4": 8e9, "B200": 180e9}),
     "stairs": lambda: plots.stairs_figure([8.0, 4.0, 4.0], [False, True, False], "measured step", "loss scale"),
 }
 
@@ -153,7 +154,7 @@ def test_a_prediction_is_drawn_as_a_multiple_of_what_was_measured():
 
 def test_bars_follow_each_other_and_limits_stand_at_their_values_with_names_apart():
     limits = {"T4": 8e9, "near": 10 * 2**30, "far": 10.1 * 2**30}  # 2.5 times the longest bar, which has 4 GiB
-    (axes,) = plots.stacked_figure(MEMORY, "bytes", "memory", limits).axes
+    (axes,) = stacked_figure(MEMORY, "bytes", "memory", limits).axes
     assert sorted((bar.get_x(), bar.get_width()) for bar in axes.patches) == [(0, 0.5), (0, 1), (1, 3)]
     assert {"weights", "activations", "4.00 GiB", "512 MiB", "memory, GiB"} <= set(texts(axes.figure))
     dashed = [line.get_xdata()[0] for line in axes.lines]
@@ -164,8 +165,8 @@ def test_bars_follow_each_other_and_limits_stand_at_their_values_with_names_apar
 
 
 def test_a_part_of_memory_has_one_colour_in_every_picture_and_no_other_part_of_a_picture_has_it():
-    (alone,) = plots.stacked_figure({"a": {"workspace": 2, "weights": 1, "activations": 3}}, "bytes", "memory").axes
-    (after,) = plots.stacked_figure({"a": {"activations": 2, "gradients": 1}}, "bytes", "memory").axes
+    (alone,) = stacked_figure({"a": {"workspace": 2, "weights": 1, "activations": 3}}, "bytes", "memory").axes
+    (after,) = stacked_figure({"a": {"activations": 2, "gradients": 1}}, "bytes", "memory").axes
     work, weights, activations = [bar.get_facecolor() for bar in alone.patches]
     assert after.patches[0].get_facecolor() == activations
     assert len({work, weights, activations, after.patches[1].get_facecolor()}) == 4

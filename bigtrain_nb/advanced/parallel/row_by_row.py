@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.advanced.shared.layers import with_attached
-from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_mask
+from bigtrain_nb.advanced.shared.layers import with_attached, with_mask
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.common.words import first_sentence

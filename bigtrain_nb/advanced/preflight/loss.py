@@ -12,8 +12,8 @@ from scipy.stats import ks_2samp
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import TimedOut, differ, gradient_change, has_scale, named_parts, once
-from bigtrain_nb.advanced.shared.layers import calls_seen
-from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of, own_weights_to_train, with_mask
+from bigtrain_nb.advanced.shared.layers import calls_seen, own_weights_to_train, with_mask
+from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 

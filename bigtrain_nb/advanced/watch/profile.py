@@ -91,7 +91,7 @@ class Profile(Shown):
 
     def figure(self) -> Any:
         """Return a figure: a bar for each visible layer, divided by the most expensive kinds of operations."""
-        from bigtrain_nb.plots import stacked_figure
+        from bigtrain_nb.advanced.shared.stacked import stacked_figure
 
         seen = [layer for layer, share in _largest(self.layers, ROWS).items() if share >= SEEN]
         kinds = _largest({kind: share for kind, share in self.shares.items() if kind not in trace.IDLE}, KINDS)
