@@ -343,9 +343,21 @@ def mask_of(tensor):
     return getattr(tensor, "_keras_mask", None)
 
 
+def with_mask(tensor, mask):
+    """Return the tensor, with the mask attached for the next layers unless it is None."""
+    if mask is not None:
+        tensor._keras_mask = mask
+    return tensor
+
+
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())
+
+
+def own_weights_to_train(layer):
+    """Return a layer's own trainable weights, even if frozen, without those of layers inside it."""
+    return list(layer._trainable_variables)
 
 
 def layers_that_add_losses(model):
@@ -374,7 +386,7 @@ def build_like_fit(model, batch, with_optimizer=True):
     if not with_optimizer:
         object.__setattr__(model, "optimizer", None)  # Keras tracks an ordinary attribute
     try:
-        takes_training = with_optimizer and is_custom and model._call_has_training_arg
+        takes_training = with_optimizer and is_custom and model._call_has_training_arg and not model.run_eagerly
         with patched_method(model, "call", in_training) if takes_training else nullcontext():
             model._symbolic_build(data_batch=batch)  # which leaves out outputs that only training has
     finally:

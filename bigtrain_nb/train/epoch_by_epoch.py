@@ -29,10 +29,11 @@ class EpochByEpoch:
         self.sets_seed = False
         try:
             self.number, self.first = epoch, self.made(epoch)
-        except Exception:  # after the last epoch there may be no other; `select_epoch` raises again
-            if not epoch or step:
-                raise
-            self.number, self.first = epoch - 1, self.made(epoch - 1)
+        except Exception as problem:  # after the last epoch there may be no other; `select_epoch` raises again
+            try:
+                self.number, self.first = epoch - 1, self.made(epoch - 1 if epoch and not step else epoch)
+            except Exception:
+                raise problem from None
         first = self.first
         self._spec = first.element_spec
         self.length = length_of(first)
@@ -59,7 +60,7 @@ class EpochByEpoch:
             )
         left = self._noting(made)
         if done:  # the first try may have drawn from a generator of Python's
-            left = skipping_numbers(made, done) or self.made(epoch).skip(done)
+            left = skipping_numbers(made, done, may_try=True) or self.made(epoch).skip(done)
         self._turn_to(left, made)
 
     def select_nothing(self):

@@ -118,7 +118,8 @@ class Model(keras.Model):
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
     - a custom `compute_metrics` shows metrics' own results, and the means over the examples of values that it adds.
-      With micro-batches or replicas, it raises if one depends on the loss, and metrics see weights before the update
+      With micro-batches or replicas, metrics see the weights before the update, and a compiled step refuses such a
+      value if it depends on the loss
     - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
     - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
@@ -299,7 +300,9 @@ class Model(keras.Model):
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
         logs = means_of_logs(step["logs"]) if step["logs"] else {}
         if not share.is_partial:  # after the update, as in stock
-            logs = share.update_metrics(step["outputs"], shown)
+            are_made = self._compile_metrics is None or self._compile_metrics.built
+            with after(share.data) if are_made else nullcontext():
+                logs = share.update_metrics(step["outputs"], shown)
         logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
         return logs_to_reduce(logs, self.distribute_strategy)
 
@@ -312,7 +315,8 @@ class Model(keras.Model):
         _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         in_pieces = training and self.micro_batches > 1
         traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
-        if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
+        by_xla = self.jit_compile and not tf.executing_eagerly()  # it refuses variables made after the data
+        if self._distribute_strategy is None and (in_pieces or traced_with_several_losses or by_xla):
             build_like_fit(self, data, with_optimizer=training)
             if in_pieces:
                 _refuse_optimizer(self)  # a MultiOptimizer may know its optimizers only now

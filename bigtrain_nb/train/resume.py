@@ -93,7 +93,7 @@ class Resume(keras.callbacks.Callback):
     ``steps_per_epoch``, `BackupAndRestore`, and a model that was compiled again; TypeError if ``model`` is not a Keras
     model; OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another run
     uses the folder, if the workers do not share it, in the scope of several workers, and for `fit` in a loop over
-    `epochs` or after one that was interrupted in a step. If one worker cannot start, all raise.
+    `epochs` or after one that was interrupted before an epoch's end. If one worker cannot start, all raise.
 
     Example::
 

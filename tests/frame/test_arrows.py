@@ -94,8 +94,10 @@ STAYS = {  # stays in the helper, though only advanced packages use it
     "fraction": "next to the other checks of settings",
     "gpu_memory": "next to the other questions to nvidia-smi",
     "is_in_own_step": "next to in_own_step, which Model enters",
+    "own_weights_to_train": "next to layers_within",
     "stairs_figure": "notebook 04 has it from there",
     "full_outputs": "next to in_own_step",
+    "with_mask": "next to mask_of",
 }
 
 

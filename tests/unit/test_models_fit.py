@@ -183,10 +183,11 @@ def test_a_call_with_one_batch_is_one_step_also_with_several_an_execution():
     assert distance(model, stepwise) < 1e-5
 
 
-def test_the_end_of_a_dataset_of_unknown_size_counts_no_batch():
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (2, 3)])
+def test_the_end_of_a_dataset_of_unknown_size_counts_no_batch(replicas, micro_batches):
     """At the end TensorFlow still computes values known without a batch, for example a known batch size."""
-    with on(2):
-        model = net()
+    with on(replicas):
+        model = net(micro_batches=micro_batches)
         model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
     unknown = OF_KNOWN_SIZE.filter(lambda x, y: True)
     run = {"verbose": 0, "return_dict": True}

@@ -373,6 +373,22 @@ def test_a_custom_step_without_a_call_trains_under_xla_as_in_stock(steps):
     assert found["its_loss"] == pytest.approx(due["its_loss"], rel=1e-5)
 
 
+class Doubling(keras.Model):
+    def test_step(self, data):
+        x, y = data
+        return super().test_step((x, 2 * y))
+
+
+def test_a_custom_step_that_calls_ours_is_evaluated_under_xla():
+    inputs = keras.Input((6,))
+    shown = []
+    for stock in (True, False):
+        build = partial(Doubling, inputs, layers.Dense(1, kernel_initializer="ones")(inputs))
+        model = compiled(build, stock=stock, metrics=["mae"], jit_compile=True)
+        shown.append(model.evaluate(X, Y, batch_size=14, verbose=0))
+    assert shown[1] == pytest.approx(shown[0], rel=1e-5)
+
+
 class WithAuxiliary(keras.Model):
     def __init__(self):
         super().__init__()

@@ -7,9 +7,8 @@ from typing import Any
 from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
-from bigtrain_nb.advanced.shared.layers import with_mask
 from bigtrain_nb.common.checks import integer, of_kind, takes
-from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, patched_method, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.in_place import become
 from bigtrain_nb.train.loss_reduction import in_thread

@@ -23,8 +23,8 @@ from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen
 from bigtrain_nb.advanced.parallel.recompute import is_recomputed
 from bigtrain_nb.advanced.parallel.sharded_weights import build_sharded, refuse_to_shard, shard_weights
 from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
-from bigtrain_nb.advanced.shared.layers import layers_directly_in, own_weights_to_train
-from bigtrain_nb.common.keras_compat import layers_within, moving_statistics
+from bigtrain_nb.advanced.shared.layers import layers_directly_in
+from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits, full_weights, is_shard, set_full_weights, sum_over_replicas
 from bigtrain_nb.train.in_place import made_class

@@ -5,8 +5,8 @@ from collections import Counter
 from contextlib import contextmanager
 from copy import copy
 
-from bigtrain_nb.advanced.shared.layers import ATTACHED, own_weights_to_train, with_mask
-from bigtrain_nb.common.keras_compat import layers_within, mask_of
+from bigtrain_nb.advanced.shared.layers import ATTACHED
+from bigtrain_nb.common.keras_compat import layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.layers import refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 

@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested, without_autocast
-from bigtrain_nb.advanced.shared.layers import own_weights_to_train
 from bigtrain_nb.common.checks import of_kind
-from bigtrain_nb.common.keras_compat import layers_within
+from bigtrain_nb.common.keras_compat import layers_within, own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.in_place import become
 

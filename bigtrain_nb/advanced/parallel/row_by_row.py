@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.advanced.shared.layers import with_attached, with_mask
-from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of
+from bigtrain_nb.advanced.shared.layers import with_attached
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_mask
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.common.words import first_sentence
@@ -108,7 +108,7 @@ class RowByRow:
         for part in range(self._parts):
             with tf.control_dependencies(states):  # only what is made here waits, so the copy of a part is made here
                 its_y, its_logits, *its_counts = [_rows(part * size, size, one) for one in (y, logits, *counts)]
-            with_attached(its_logits, logits, partial(_rows, part * size, size))
+                with_attached(its_logits, logits, partial(_rows, part * size, size))
             for (metric, *_), counted in zip(self.metrics, its_counts, strict=True):
                 many = len(metric.variables)  # move to the end, so that each metric finds its own in front
                 updated = metric.stateless_update_state(states[:many], its_y, its_logits, counted)

@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 from bigtrain_nb.advanced.parallel.shards import is_shard, new_shard, on_replicas, value_of_first
-from bigtrain_nb.advanced.shared.layers import own_weights_to_train
+from bigtrain_nb.common.keras_compat import own_weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import several_workers
 

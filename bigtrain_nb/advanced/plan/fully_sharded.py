@@ -8,8 +8,7 @@ from functools import partial
 
 from bigtrain_nb.advanced.parallel.fully_shard import call_of_shards, communicating
 from bigtrain_nb.advanced.parallel.shards import IN_ONE_PIECE, gather_by, scatter_by
-from bigtrain_nb.advanced.shared.layers import own_weights_to_train
-from bigtrain_nb.common.keras_compat import layers_within, patched_method
+from bigtrain_nb.common.keras_compat import layers_within, own_weights_to_train, patched_method
 from bigtrain_nb.common.quiet import tf
 
 

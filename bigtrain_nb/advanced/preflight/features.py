@@ -65,6 +65,11 @@ def normalized(training):
         sizes[layer] = float(tf.sqrt(tf.reduce_mean(tf.cast(inputs, tf.float32) ** 2)))
         return call(inputs)
 
+    if unadapted and training.has_own_step:  # which may call it with other inputs
+        return warning(
+            f"{unadapted[0].name} was never adapted: its mean is still 0 and its variance 1.",
+            "Right for inputs of a scale around 1. Otherwise, adapt it to what arrives there, before fit.",
+        )
     if unadapted:
         with calls_seen(unadapted, note):
             training.outputs(training.x)

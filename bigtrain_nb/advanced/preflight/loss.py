@@ -12,8 +12,8 @@ from scipy.stats import ks_2samp
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import TimedOut, differ, gradient_change, has_scale, named_parts, once
-from bigtrain_nb.advanced.shared.layers import calls_seen, own_weights_to_train, with_mask
-from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of
+from bigtrain_nb.advanced.shared.layers import calls_seen
+from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -503,14 +503,14 @@ def _constant_like(output, target, draws):
         mean, spread = np.nan_to_num(y.mean(0)), float(np.nan_to_num(y.std())) or 1.0
 
     def make(vector):
-        constant = tf.broadcast_to(vector, output.shape)
         if simplex and width > 1:
-            constant = keras.ops.softmax(constant)  # from which Keras' losses take the logits, as from the output
-        elif unit:
-            constant = keras.ops.sigmoid(constant)
+            values = tf.nn.softmax(vector)
         else:
-            constant = mean + spread * constant
-        return with_mask(tf.cast(constant, output.dtype), mask_of(output))  # masked positions do not count
+            values = tf.sigmoid(vector) if unit else mean + spread * vector
+        constant = tf.cast(tf.broadcast_to(values, output.shape), output.dtype)
+        if unit and output.dtype == tf.float32:  # Keras' losses compute from the logits, as with the output
+            constant._keras_logits = tf.broadcast_to(vector, output.shape)
+        return with_mask(constant, mask_of(output))  # masked positions do not count
 
     return width, make
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import OK, NonfiniteOutputs, Skipped, TrainingRaises, ok, worst_of
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, compute_loss_like_fit, passes
-from bigtrain_nb.advanced.shared.layers import with_mask
 from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.advanced.shared.untouched import optimizers_within
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of
+from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 

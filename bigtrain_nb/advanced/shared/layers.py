@@ -15,11 +15,6 @@ def calls_seen(layers, around):
         yield
 
 
-def own_weights_to_train(layer):  # private: Keras
-    """Return a layer's own trainable weights, even if frozen, without those of layers inside it."""
-    return list(layer._trainable_variables)
-
-
 def layers_directly_in(layer):  # private: Keras
     """Return the direct sublayers of a layer or model, without those inside them."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
@@ -32,13 +27,6 @@ def layers_and_operations(model):
         inside = layer.operations if isinstance(layer, Functional) else []
         found.update({id(each): each for each in [layer, *inside]})
     return list(found.values())
-
-
-def with_mask(tensor, mask):  # private: Keras
-    """Return the tensor, with the mask attached for the next layers unless it is None."""
-    if mask is not None:
-        tensor._keras_mask = mask
-    return tensor
 
 
 ATTACHED = ("_keras_mask", "_keras_logits")  # private: Keras

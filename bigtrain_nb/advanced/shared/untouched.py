@@ -93,7 +93,7 @@ def restoring_state(model):
 def build_optimizers(model, batch):
     """Create the variables of optimizers by an eager step, which shows what a custom `train_step` trains."""
     unbuilt = [optimizer for optimizer in optimizers_within(model) if not optimizer.built]
-    if not unbuilt:
+    if not unbuilt and not model.run_eagerly:
         return
     weights_of = []
     with restoring_state(model), ExitStack() as stack:
