@@ -315,8 +315,7 @@ class Model(keras.Model):
         _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         in_pieces = training and self.micro_batches > 1
         traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
-        by_xla = self.jit_compile and not tf.executing_eagerly()  # it refuses variables made after the data
-        if self._distribute_strategy is None and (in_pieces or traced_with_several_losses or by_xla):
+        if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
             build_like_fit(self, data, with_optimizer=training)
             if in_pieces:
                 _refuse_optimizer(self)  # a MultiOptimizer may know its optimizers only now
