@@ -30,8 +30,10 @@ class EpochByEpoch:
         try:
             self.number, self.first = epoch, self.made(epoch)
         except Exception as problem:  # after the last epoch there may be no other; `select_epoch` raises again
+            if not epoch or step:
+                raise
             try:
-                self.number, self.first = epoch - 1, self.made(epoch - 1 if epoch and not step else epoch)
+                self.number, self.first = epoch - 1, self.made(epoch - 1)
             except Exception:
                 raise problem from None
         first = self.first
