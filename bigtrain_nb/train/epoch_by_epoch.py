@@ -60,9 +60,10 @@ class EpochByEpoch:
                 f"make_epoch({epoch}) has {length} batches, but the previous epoch had {self.length}: fit expects all"
                 " epochs to be as long as the first. Give all the same length with dataset.take(batches)"
             )
-        left = self._noting(made)
         if done:  # the first try may have drawn from a generator of Python's
             left = skipping_numbers(made, done, may_try=True) or self.made(epoch).skip(done)
+        else:
+            left = self._noting(made)
         self._turn_to(left, made)
 
     def select_nothing(self):
