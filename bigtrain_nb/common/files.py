@@ -3,6 +3,8 @@
 import os
 import secrets
 import shutil
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 from bigtrain_nb.common.checks import as_path
@@ -24,7 +26,8 @@ def write_bytes(path, content):
 def replace_atomically(path, write):
     """Let ``write(beside)`` write a temporary file in the same folder, with the same suffix; then rename it.
 
-    The mode of an existing file is kept. A pipe or a device is not replaced: ``write(path)`` writes to it.
+    The mode of an existing file is kept. A pipe or a device is not replaced: ``write(path)`` writes to it. Temporary
+    files for ``path`` that nobody has written to for an hour, left by killed processes, are removed.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         return write(Path(path))
@@ -35,6 +38,11 @@ def replace_atomically(path, write):
         write(beside)
         if path.exists():
             shutil.copymode(path, beside)
+        written = beside.stat().st_mtime  # by the clock of the file system
         beside.replace(path)
+        for left in path.parent.glob(f".*.part-of-{escape(path.name)}"):
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < written - 3600:
+                    left.unlink()
     finally:
         beside.unlink(missing_ok=True)

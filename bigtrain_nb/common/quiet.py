@@ -115,13 +115,13 @@ for _gpu in tf.config.list_physical_devices("GPU"):
 
 @cache
 def discard_onednn_message():
-    """Trigger and discard TensorFlow's single message on the 16-bit types that oneDNN cannot use on this CPU.
+    """Trigger and discard TensorFlow's single message on the types that oneDNN cannot use on this CPU.
 
     TensorFlow must have been started: this runs operations.
     """
     with quiet_start():
-        for kind in ("bfloat16", "float16"):
-            tf.zeros([], kind)
+        for kind in ("bfloat16", "float16", "int32"):
+            tf.transpose(tf.zeros([1, 1], kind))
 
 
 __all__ = ["discard_onednn_message", "keras", "tf"]

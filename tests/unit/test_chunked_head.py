@@ -472,6 +472,7 @@ def head_then(layer):
 
 REFUSED = {
     "subclassed": (Subclassed, "has a custom call or is not built"),
+    "recomputed": (lambda: bt.recompute(network()), "recompute only its blocks"),
     "two outputs": (lambda: from_hidden(layers.Dense(3), layers.Dense(3)), "has 2 outputs"),
     "quantized": (lambda: quantized(network()), "is quantized"),
     "regularized": (regularized, "its activity_regularizer"),
@@ -489,6 +490,13 @@ def test_a_head_that_has_no_chunks_is_refused_by_name(name):
     build, words = REFUSED[name]
     with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
         bt.chunk_head(build())
+
+
+def test_a_model_with_a_chunked_head_is_not_recomputed_entirely():
+    model = bt.chunk_head(network())
+    with pytest.raises(ValueError, match="recompute its blocks, not the entire model"):
+        bt.recompute(model)
+    bt.recompute(bt.chunk_head(model, rows=False))
 
 
 def test_a_head_that_is_sharded_later_is_refused():

@@ -3,6 +3,7 @@
 import os
 import stat
 import threading
+import time
 
 import pytest
 
@@ -67,3 +68,17 @@ def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     with pytest.raises(OSError, match="full"):
         replace_atomically(path, fail)
     assert path.read_bytes() == b"whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_leftovers_of_killed_processes_are_removed_after_an_hour(tmp_path):
+    path = tmp_path / "model[1].keras"
+    old, new, other = (
+        tmp_path / name
+        for name in (".1-ab.part-of-model[1].keras", ".2-ab.part-of-model[1].keras", ".1-ab.part-of-model1.keras")
+    )
+    for left, hours in ((old, 2), (new, 0.5), (other, 2)):
+        left.write_text("half")
+        os.utime(left, (time.time() - 3600 * hours,) * 2)
+    write_bytes(path, b"complete")
+    assert path.read_text() == "complete"
+    assert [left.exists() for left in (old, new, other)] == [False, True, True]

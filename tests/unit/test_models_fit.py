@@ -75,6 +75,30 @@ def test_an_eager_step_has_the_micro_batches_of_a_graph(eager):
     assert NotesSizes.sizes == 2 * [3, 3, 3, 1]
 
 
+class LargestError(keras.metrics.Metric):
+    """In plain Python: its ``update_state`` needs values."""
+
+    largest = 0.0
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.largest = max(self.largest, float(np.abs(y_true.numpy() - y_pred.numpy()).max()))
+
+    def result(self):
+        return self.largest
+
+    def reset_state(self):
+        self.largest = 0.0
+
+
+@pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}])
+def test_an_eager_step_accepts_metrics_in_plain_python(settings):
+    model = net(keras.Model) if not settings else net(**settings)
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[LargestError()], run_eagerly=True)
+    logs = model.fit(X[:8], Y[:8], batch_size=8, verbose=0).history
+    largest = np.abs(np.ravel(Y[:8]) - np.ravel(model(X[:8]))).max()
+    assert [value for name, (value,) in logs.items() if "largest" in name] == [pytest.approx(largest, rel=1e-5)]
+
+
 @pytest.mark.usefixtures("each_reduction")
 def test_arrays_validation_split_and_steps_per_epoch():
     model = compiled(2, steps_per_execution=2, metrics=["mae"])

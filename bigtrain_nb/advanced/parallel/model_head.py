@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.parallel.layers import ValuesFor, without_autocast
+from bigtrain_nb.advanced.parallel.recompute import is_recomputed
 from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
@@ -26,6 +27,8 @@ class Head:
     def __init__(self, model):  # private: Keras
         inside = {Functional: model, keras.Sequential: getattr(model, "_functional", None)}
         functional = inside.get(overriding(model, "call"))
+        if is_recomputed(model):
+            raise ValueError(f"{model.name} is recomputed, so its head cannot be found: recompute only its blocks")
         if functional is None:
             raise ValueError(
                 f"{model.name} ({own_class(model).__name__}) has a custom call or is not built, so its head cannot be"

@@ -34,9 +34,9 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
     mask in the backward pass, and may read weights there after their update: the gradient is silently wrong.
 
-    Raises ValueError if no layer is found, listing names that repeat; for a layer inside another recomputed one; at
-    call time, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError if
-    ``model`` is not a model or layer, and for ``layers`` of another type.
+    Raises ValueError if no layer is found, listing names that repeat; for a layer inside another recomputed one; for a
+    model changed by `chunk_head`, unlike its blocks; at call time, for a layer that assigns its own trainable weights,
+    as `SpectralNormalization` does. TypeError if ``model`` is not a model or layer, and for ``layers`` of another type.
 
     Example::
 
@@ -50,6 +50,8 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     both = "both are to be recomputed, so its layers would be computed three times"
     refuse_nested([*already, *chosen], both)
     for layer in chosen:
+        if getattr(layer, "rows_of_logits", False):
+            raise ValueError(f"{layer.name} computes its logits in chunks: recompute its blocks, not the entire model")
         if not is_recomputed(layer):
             become(layer, Recomputed)
     return model
