@@ -21,7 +21,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "notebooks").glob("*.md"))]
 MOON = " ☾"
 EXERCISE = re.compile(r"\*\((\d+) minutes?, difficulty")
 HEADING = re.compile(r"^(##+ .*?)(?: ☾)?$", re.MULTILINE)
-SAID = re.compile(r"about \d+ minutes to work through(; \*\*Further\*\* another \d+)?(; the evening \(☾\) \d+)?")
+SAID = re.compile(r"about \d+ minutes to work through(; \*\*Further\*\* another \d+)?(; the short track \(☾\) \d+)?")
 LINK = re.compile(r"\]\(((?:[\w./-]*/)?(\d\d-[\w-]+\.ipynb))?#([^)\s]+)\)")
 
 
@@ -138,7 +138,7 @@ def _with_mark(found, places):
 
 def _said(of_way, of_further, of_evening):
     said = f"about {of_way} minutes to work through; **Further** another {of_further}"
-    return said + (f"; the evening (☾) {of_evening}" if of_evening else "")
+    return said + (f"; the short track (☾) {of_evening}" if of_evening else "")
 
 
 def problems():

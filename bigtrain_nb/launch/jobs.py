@@ -179,7 +179,7 @@ class Job(Shown):
         self.restarted = 0
         self.timed_out = False
         self.exit_code: int | None = None
-        self._how = "run"
+        self._how = "running"
         self._logs = [Lines() for _ in range(workers)]
         self._unprinted = Lines()  # for `wait` to print
         self._cannot_start = None
@@ -251,7 +251,8 @@ class Job(Shown):
         return self.names.index(worker) if isinstance(worker, str) else worker
 
     def _card(self):
-        caption = f"{len(self.names)} workers {self._how}"
+        count = len(self.names)
+        caption = f"{count} worker{'s' if count > 1 else ''} {self._how}"
         if self.restarted:
             caption += f", restarts: {self.restarted}"
         rows = []
@@ -303,7 +304,7 @@ class Job(Shown):
             code, how = 1, f"ended: {self._cannot_start}"
         else:
             code = max(self.codes, key=abs, default=0)
-            how = "were stopped" if code else "ended well"
+            how = "were stopped" if code else "succeeded"
         self._how = f"{how} after {time.monotonic() - self._began:.1f} s"
         self.exit_code = code if code >= 0 else 128 - code
 

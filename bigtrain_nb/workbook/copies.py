@@ -17,7 +17,7 @@ EVENING = "evening"
 """The tag of cells on the short track; its copies are named evening-00-... ."""
 LINK = re.compile(r"(?<=\]\()[\w-]+\.ipynb")
 SECTION = re.compile(r"(?<=\]\()#([^)\s]+)")
-MINUTES = re.compile(r"about \d+ minutes to work through.*?the evening \(☾\) (\d+)")
+MINUTES = re.compile(r"about \d+ minutes to work through.*?the short track \(☾\) (\d+)")
 HEADING = re.compile(r"^##+ (.*)$", re.MULTILINE)
 
 

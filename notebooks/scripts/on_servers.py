@@ -58,7 +58,7 @@ def main():
     else:
         kind, index = ("worker", number - WORKER_0) if number < SERVER_0 else ("ps", number - SERVER_0)
         server = tf.distribute.Server(cluster, kind, index, protocol="grpc")
-        print("serves", flush=True)
+        print("serving", flush=True)
         server.join()  # until the job is stopped
 
 

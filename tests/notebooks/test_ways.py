@@ -162,7 +162,7 @@ def test_the_tool_writes_minutes_marks_and_links(tmp_path, monkeypatch):
     assert any(problem.startswith("README.md:1: must be ") for problem in ways.problems())
     assert ways.main(["--check"]) == 1 and ways.main([]) == 0 and ways.main(["--check"]) == 0
     first, heading, _, other, links, *_ = [cell.source for cell in rules.read(one).cells]
-    assert first.endswith("about 5 minutes to work through; **Further** another 15; the evening (☾) 5.")
+    assert first.endswith("about 5 minutes to work through; **Further** another 15; the short track (☾) 5.")
     assert heading == "## A `word` here ☾" and other == "## Other"
     assert links == "*[here](#A-word-here-☾), [there](01-two.ipynb#A)*"
     assert rules.read(two).cells[1].source == "## A"

@@ -140,7 +140,7 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     assert job.codes == [None, None] and job.failed is None and job.exit_code is None
     assert len(set(job.pids)) == 2 and all(psutil.Process(pid).is_running() for pid in job.pids)
     rows = [[f"worker {index}", str(job.pids[index]), "runs", "<b>bold & brave"] for index in range(2)]
-    assert words_in(job) == ("2 workers run", rows)
+    assert words_in(job) == ("2 workers running", rows)
     ports = ", ".join(address.removeprefix("127.0.0.1:") for address in job.addresses)
     warning = f"Anyone who can connect to this machine can use the TensorFlow ports ({ports}) without a password"
     assert warning in repr(job) and warning in job._repr_html_()

@@ -186,11 +186,19 @@ class ClusterPlan(cards.Shown):
         return cards.stacked(*notes, self.memory.explain(), self._steps())
 
     def _steps(self):
-        how = {"computing": f"{amount(self.flops.total, 'FLOP')}; {self.device.source}"}
+        peak = self.device.flops(self.policy)
+        reached = self.flops.total / (self.layout.devices * peak * self.time["computing"])
+        how = {
+            "computing": f"{amount(self.flops.total, 'FLOP')}; {reached:.0%} of {amount(peak, 'FLOP/s')} per device"
+            f" (bubble included), by {self.device.source}"
+        }
         if self.optimizer == "muon":
             how["orthogonalization"] = "five steps of Newton-Schulz on whole matrices"
         for one in self.communication_volume:
-            overlap = f"{amount(one.seconds, 's')}, up to {HIDDEN[one.kind]:.0%} of it overlapped; {one.how}"
+            overlap = (
+                f"{amount(one.seconds, 's')}: {one.how}; typically {LINK:.0%} of the bandwidth, up to"
+                f" {HIDDEN[one.kind]:.0%} overlapped"
+            )
             how[one.kind] = "; ".join(filter(None, (how.get(one.kind), overlap)))
         rows = [[name, amount(value, "s"), how.get(name, "")] for name, value in self.time.items()]
         rows.append(["a step", amount(self.typical_seconds, "s"), "together"])

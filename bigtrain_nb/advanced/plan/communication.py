@@ -51,16 +51,23 @@ class Group:
         - 16: between nodes 1/2 x 13.2 GB / (8 x 50 GB/s) = 16.5 ms, less than the 25.6 ms within: 25.6 ms;
         - 128: 15/16 x 13.2 GB / (8 x 50 GB/s) = 30.8 ms.
         """
-        within = (self.near - 1) / self.near / self.link
-        border = (self.nodes - 1) / self.nodes / (self.near * self.card)
         hops = (self.near - 1) * NODE_LATENCY + (self.nodes - 1) * NETWORK_LATENCY
-        return whole * max(within, border) + hops
+        return whole * max(self._seconds_per_byte) + hops
+
+    @property
+    def _seconds_per_byte(self):
+        """Seconds per byte within a node, and between nodes."""
+        within = (self.near - 1) / self.near / self.link
+        return within, (self.nodes - 1) / self.nodes / (self.near * self.card)
 
     @property
     def words(self):
-        if self.nodes == 1:
-            return f"within the node at {amount(self.link, 'B/s')}"
-        return f"between {self.nodes} nodes by {self.near} NICs of {amount(self.card, 'B/s')} each"
+        """What `gather_seconds` multiplies bytes by."""
+        within, between = self._seconds_per_byte
+        if within >= between:
+            return f"({self.near} - 1)/{self.near} within the node at {amount(self.link, 'B/s')}, plus latency"
+        card = amount(self.card, "B/s")
+        return f"({self.nodes} - 1)/{self.nodes} between nodes by {self.near} NICs of {card} each, plus latency"
 
 
 def sent(model, layout, batch, number, recompute, slices, device, network, optimizer="adamw"):
@@ -94,20 +101,19 @@ def sent(model, layout, batch, number, recompute, slices, device, network, optim
     size = (4 * scatters + gathered * gathers) * weights * (d - 1) / d
     seconds = groups["data"].gather_seconds(4 * weights / parts) * scatters * parts
     seconds += groups["data"].gather_seconds(gathered * weights / parts) * gathers * parts
-    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'parameters')} x ({d} - 1)/{d}"
-    how = f"{how}, {groups['data'].words}"
+    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'parameters')} x {groups['data'].words}"
     across = groups["replicas"]
     if across.size > 1:
         size += 2 * 4 * weights / d * (across.size - 1) / across.size
         seconds += 2 * across.gather_seconds(4 * weights / d)
         shard = amount(weights / d, "parameters")
-        how += f"; 2 x 4 bytes x {shard} x ({across.size} - 1)/{across.size}, {across.words}"
+        how += f"; 2 x 4 bytes x {shard} x {across.words}"
     found = [Sent("data", size, seconds, how)]
 
     output = number * batch * model.length * model.width
     sums = {"none": 4, "selective": 5, "everything": 6}[recompute]
     seconds = sums * layers * slices * 2 * groups["tensor"].gather_seconds(output / slices)
-    how = f"{sums} x {layers} blocks x {amount(output, 'bytes')} x 2({t} - 1)/{t}, {groups['tensor'].words}"
+    how = f"{sums} x {layers} blocks x 2 x {amount(output, 'bytes')} x {groups['tensor'].words}"
     found.append(Sent("tensor", sums * layers * output * 2 * (t - 1) / t, seconds, how))
 
     crossings = 2 * layout.runs(model.layers, slices) if p > 1 else 0

@@ -19,7 +19,7 @@ SIZES = {
 }
 
 
-def loop_2(model, optimizer, slices, gradients):
+def loop_1(model, optimizer, slices, gradients):
     total, examples = 0, 0
     for number, (x, y) in enumerate(slices, start=1):
         total = total + len(x) * gradients(model, x, y)
@@ -30,7 +30,7 @@ def loop_2(model, optimizer, slices, gradients):
 
 
 @exercise(
-    loop_2,
+    loop_1,
     takes=(
         "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of micro-batches (x,"
         " y); gradients(model, x, y) -> gradient of the mean loss"
@@ -39,12 +39,12 @@ def loop_2(model, optimizer, slices, gradients):
     minutes=3,
     difficulty=2,
 )
-def _check_loop_2(answer):
+def _check_loop_1(answer):
     """Step through 10 micro-batches by hand: after which of them is there an update?"""
     _expect_big_batches(answer)
 
 
-def loop_3(model, optimizer, slices, gradients):
+def loop_2(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         total = 0
         group = slices[start : start + 4]
@@ -54,13 +54,13 @@ def loop_3(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@exercise(loop_3, takes="as loop_2", returns="as loop_2", minutes=4, difficulty=3)
-def _check_loop_3(answer):
+@exercise(loop_2, takes="as loop_1", returns="as loop_1", minutes=4, difficulty=3)
+def _check_loop_2(answer):
     """The first update is right, but the second is not. What is left over in a variable when the second one starts?"""
     _expect_big_batches(answer)
 
 
-def loop_4(model, optimizer, slices, gradients, clip):
+def loop_3(model, optimizer, slices, gradients, clip):
     for start in range(0, len(slices), 4):
         group = slices[start : start + 4]
         examples = sum(len(x) for x, y in group)
@@ -70,8 +70,8 @@ def loop_4(model, optimizer, slices, gradients, clip):
         optimizer.step(model, clip(total))
 
 
-@exercise(loop_4, takes="as loop_2; clip(gradient) -> gradient", returns="as loop_2", minutes=4, difficulty=3)
-def _check_loop_4(answer):
+@exercise(loop_3, takes="as loop_1; clip(gradient) -> gradient", returns="as loop_1", minutes=4, difficulty=3)
+def _check_loop_3(answer):
     """When you train on full batches, which gradient is clipped, and how many times per update?"""
     _expect_big_batches(answer, clip=_clip)
 
@@ -224,19 +224,19 @@ def _slices(sizes):
     return made
 
 
-@_check_loop_2.refuses("there is no update for the leftover micro-batches at the end")
+@_check_loop_1.refuses("there is no update for the leftover micro-batches at the end")
 def _forgets_the_leftover(model, optimizer, slices, gradients):
     whole = len(slices) - len(slices) % 4
-    loop_2(model, optimizer, slices[:whole], gradients)
+    loop_1(model, optimizer, slices[:whole], gradients)
 
 
-@_check_loop_2.refuses("there is one update per micro-batch")
+@_check_loop_1.refuses("there is one update per micro-batch")
 def _updates_with_every_slice(model, optimizer, slices, gradients):
     for x, y in slices:
         optimizer.step(model, gradients(model, x, y))
 
 
-@_check_loop_3.refuses("the sum still holds the gradients of earlier updates")
+@_check_loop_2.refuses("the sum still holds the gradients of earlier updates")
 def _keeps_the_sums(model, optimizer, slices, gradients):
     total = 0
     for start in range(0, len(slices), 4):
@@ -247,7 +247,7 @@ def _keeps_the_sums(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@_check_loop_3.refuses("all micro-batches have equal weight, whatever their size")
+@_check_loop_2.refuses("all micro-batches have equal weight, whatever their size")
 def _one_vote_each(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         group = slices[start : start + 4]
@@ -257,7 +257,7 @@ def _one_vote_each(model, optimizer, slices, gradients):
         optimizer.step(model, total / len(group))
 
 
-@_check_loop_3.refuses("by the examples of the first four micro-batches")
+@_check_loop_2.refuses("by the examples of the first four micro-batches")
 def _divides_by_a_full_group(model, optimizer, slices, gradients):
     examples = sum(len(x) for x, y in slices[:4])
     for start in range(0, len(slices), 4):
@@ -267,20 +267,20 @@ def _divides_by_a_full_group(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@_check_loop_4.refuses("each micro-batch is clipped separately")
+@_check_loop_3.refuses("each micro-batch is clipped separately")
 def _clips_each_slice(model, optimizer, slices, gradients, clip):
     def clipped(model, x, y):
         return clip(gradients(model, x, y))
 
-    loop_3(model, optimizer, slices, clipped)
+    loop_2(model, optimizer, slices, clipped)
 
 
-@_check_loop_4.refuses("nothing is clipped")
+@_check_loop_3.refuses("nothing is clipped")
 def _clips_nothing(model, optimizer, slices, gradients, clip):
-    loop_3(model, optimizer, slices, gradients)
+    loop_2(model, optimizer, slices, gradients)
 
 
-@_check_loop_4.refuses("the sum is clipped after each micro-batch")
+@_check_loop_3.refuses("the sum is clipped after each micro-batch")
 def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
     for start in range(0, len(slices), 4):
         group = slices[start : start + 4]
@@ -291,18 +291,18 @@ def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
         optimizer.step(model, total)
 
 
-@_check_loop_3.refuses("the micro-batches of an update are summed")
+@_check_loop_2.refuses("the micro-batches of an update are summed")
 def _adds_up(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         optimizer.step(model, sum(gradients(model, x, y) for x, y in slices[start : start + 4]))
 
 
-@_check_loop_2.refuses("the weights have not moved")
+@_check_loop_1.refuses("the weights have not moved")
 def _returns_at_once(model, optimizer, slices, gradients):
     return
 
 
-@_check_loop_2.refuses("so there is no leftover to apply")
+@_check_loop_1.refuses("so there is no leftover to apply")
 def _always_updates_at_the_end(model, optimizer, slices, gradients):
     total, examples = 0, 0
     for number, (x, y) in enumerate(slices, start=1):
@@ -314,7 +314,7 @@ def _always_updates_at_the_end(model, optimizer, slices, gradients):
     optimizer.step(model, total / examples)
 
 
-@_check_loop_2.refuses("with micro-batches of 9, 2, 6, 7, 3 and 8 examples")
+@_check_loop_1.refuses("with micro-batches of 9, 2, 6, 7, 3 and 8 examples")
 def _takes_the_leftover_for_alike(model, optimizer, slices, gradients):
     total, examples = 0, 0
     for number, (x, y) in enumerate(slices, start=1):
@@ -325,6 +325,6 @@ def _takes_the_leftover_for_alike(model, optimizer, slices, gradients):
             total, examples = 0, 0
 
 
-@_check_loop_4.refuses("not divided by their number; and nothing is clipped")
+@_check_loop_3.refuses("not divided by their number; and nothing is clipped")
 def _two_faults(model, optimizer, slices, gradients, clip):
     _adds_up(model, optimizer, slices, gradients)
