@@ -60,8 +60,8 @@ def test_updates_on_the_clock_are_as_stale_as_the_solution_says():
     assert len(found) == 10 + 10 + 4 and found == expected
 
 
-@pytest.mark.parametrize("weights", ["no mask", "seams count", "padding counts"])
-@pytest.mark.parametrize("inputs", ["no mask", "positions run on", "padding counts"])
+@pytest.mark.parametrize("weights", ["no mask", "boundaries weighted", "padding weighted"])
+@pytest.mark.parametrize("inputs", ["no mask", "positions run on", "padding weighted"])
 def test_the_exercise_plants_faults_as_its_notebook_switches_them_off(inputs, weights):
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]}
     batch = feed_a_language_model._packed_rows()
@@ -73,11 +73,16 @@ def test_the_exercise_plants_faults_as_its_notebook_switches_them_off(inputs, we
 
     switched_off = known["switched_off"]
     planted = switched_off[inputs][0], known["labels"], switched_off[weights][2]
-    names = {"no mask": "mask", "positions run on": "positions", "seams count": "seam", "padding counts": "padding"}
+    names = {
+        "no mask": "mask",
+        "positions run on": "positions",
+        "boundaries weighted": "boundary",
+        "padding weighted": "padding",
+    }
     in_inputs = {names[inputs]} & {"mask", "positions"}
-    in_weights = {names[weights]} & {"seam", "padding"}
-    sick = feed_a_language_model._sick_gradient(tuple(in_inputs | in_weights))
-    np.testing.assert_allclose(feed_a_language_model._gradient_function()(*planted), sick, atol=1e-5)
+    in_weights = {names[weights]} & {"boundary", "padding"}
+    faulty = feed_a_language_model._faulty_gradient(tuple(in_inputs | in_weights))
+    np.testing.assert_allclose(feed_a_language_model._gradient_function()(*planted), faulty, atol=1e-5)
 
 
 def test_halving_finds_more_than_the_same_epochs_for_all_as_the_text_of_its_exercise_says():

@@ -249,7 +249,7 @@ def _takes_the_first_rows(sizes, shares, count, seed):
     return np.random.default_rng(seed).permutation(np.concatenate(chosen))
 
 
-def faults(batch, sick, gradient):
+def faults(batch, faulty, gradient):
     tokens, segments, positions = batch["tokens"], batch["segments"], batch["positions"]
     following = np.pad(segments[:, 1:], ((0, 0), (0, 1)))
     has_label = np.ones(tokens.shape, bool)
@@ -263,20 +263,20 @@ def faults(batch, sick, gradient):
         }
         labels = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
         counts = (segments > 0) & (following == segments)
-        if "seam" in planted:
+        if "boundary" in planted:
             counts = counts | ((following > 0) & (following != segments))
         if "padding" in planted:
             counts = counts | (has_label & (following == 0))
         return gradient(inputs, labels, counts.astype("float32"))
 
     apart = {}
-    for planted in combinations(["mask", "positions", "seam", "padding"], 3):
-        apart[planted] = np.linalg.norm(gradient_with(planted) - sick)
+    for planted in combinations(["mask", "positions", "boundary", "padding"], 3):
+        apart[planted] = np.linalg.norm(gradient_with(planted) - faulty)
     closest = min(apart, key=apart.get)
-    return set(closest) if apart[closest] < 0.001 * np.linalg.norm(sick) else None
+    return set(closest) if apart[closest] < 0.001 * np.linalg.norm(faulty) else None
 
 
-FAULTS = ("mask", "positions", "seam", "padding")
+FAULTS = ("mask", "positions", "boundary", "padding")
 LENGTHS = ([5, 4, 7], [9, 3], [6, 2, 2, 5], [4, 3, 8, 1])
 ROW = 16
 
@@ -318,7 +318,7 @@ def _gradient_function():
 
 
 @cache
-def _sick_gradient(planted):
+def _faulty_gradient(planted):
     """Return the gradient of a pipeline with these faults, built position by position."""
     batch = _packed_rows()
     inputs = {name: values.copy() for name, values in batch.items()}
@@ -339,7 +339,7 @@ def _sick_gradient(planted):
             elif here == following:
                 weights[row, place] = 1
             else:
-                weights[row, place] = "seam" in planted
+                weights[row, place] = "boundary" in planted
     return _gradient_function()(inputs, labels, weights)
 
 
@@ -349,7 +349,7 @@ def _sick_gradient(planted):
         'a dictionary of "tokens", "segments" and "positions", integers [rows, places]; a gradient, an'
         " array; gradient(inputs, labels, weights) -> array"
     ),
-    returns='a set of three of "mask", "positions", "seam" and "padding", or None',
+    returns='a set of three of "mask", "positions", "boundary" and "padding", or None',
     minutes=25,
     difficulty=4,
     seconds=120,
@@ -357,11 +357,11 @@ def _sick_gradient(planted):
 def _check_faults(answer):
     """The effects of three faults do not just add up: they change the same gradient. But you have the model and can
     inject faults yourself, exactly as the text describes. How many different sets of three are there, and how close to
-    `sick` must the gradient of the right one be? If none is that close, none is right.
+    `faulty` must the gradient of the right one be? If none is that close, none is right.
     """
-    for planted in (*combinations(FAULTS, 3), ("mask", "seam"), ("padding",), FAULTS):
+    for planted in (*combinations(FAULTS, 3), ("mask", "boundary"), ("padding",), FAULTS):
         copies = {name: values.copy() for name, values in _packed_rows().items()}
-        got = answer(copies, _sick_gradient(planted).copy(), _gradient_function())
+        got = answer(copies, _faulty_gradient(planted).copy(), _gradient_function())
         if is_unfinished(got):
             raise NotAttempted
         if len(planted) != 3:
@@ -369,7 +369,7 @@ def _check_faults(answer):
             continue
         told = f"a pipeline with {', '.join(planted)}: expected these three, got"
         if got is None:
-            raise Wrong(f"{told} None; injected as described, they reproduce `sick` up to rounding")
+            raise Wrong(f"{told} None; injected as described, they reproduce `faulty` up to rounding")
         if not isinstance(got, set | frozenset | list | tuple) or len(set(got)) != 3 or not set(got) <= set(FAULTS):
             raise Wrong(f"expected a set of three of {', '.join(FAULTS)}, got {got!r:.120}")
         if set(got) != set(planted):
@@ -378,11 +378,11 @@ def _check_faults(answer):
 
 
 @_check_faults.refuses("expected these three, got")
-def _one_fault_at_a_time(batch, sick, gradient):
+def _one_fault_at_a_time(batch, faulty, gradient):
     """Takes the three faults that come closest alone."""
     following = np.pad(batch["segments"][:, 1:], ((0, 0), (0, 1)))
     inner = (batch["segments"] > 0) & (following == batch["segments"])
-    seam = (following > 0) & (following != batch["segments"])
+    boundary = (following > 0) & (following != batch["segments"])
     padding = following == 0
     padding[:, -1] = False
     labels = np.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1)))
@@ -390,31 +390,31 @@ def _one_fault_at_a_time(batch, sick, gradient):
     found = {
         "mask": gradient({**batch, "segments": np.ones_like(batch["segments"])}, labels, inner),
         "positions": gradient({**batch, "positions": on}, labels, inner),
-        "seam": gradient(batch, labels, inner | seam),
+        "boundary": gradient(batch, labels, inner | boundary),
         "padding": gradient(batch, labels, inner | padding),
     }
-    ordered = sorted(found, key=lambda name: np.linalg.norm(found[name] - sick))
+    ordered = sorted(found, key=lambda name: np.linalg.norm(found[name] - faulty))
     return set(ordered[:3])
 
 
 @_check_faults.refuses("expected a set of three of")
-def _all_of_them(batch, sick, gradient):
+def _all_of_them(batch, faulty, gradient):
     return set(FAULTS)
 
 
 @_check_faults.refuses("which no three of the faults explain: expected None, got")
-def _the_closest_however_far(batch, sick, gradient):
-    found = faults(batch, sick, gradient)
-    return {"mask", "positions", "seam"} if found is None else found
+def _the_closest_however_far(batch, faulty, gradient):
+    found = faults(batch, faulty, gradient)
+    return {"mask", "positions", "boundary"} if found is None else found
 
 
 @_check_faults.refuses("a pipeline with mask, positions, padding: expected these three")
-def _what_it_was_the_first_time(batch, sick, gradient):
-    return {"mask", "positions", "seam"}
+def _what_it_was_the_first_time(batch, faulty, gradient):
+    return {"mask", "positions", "boundary"}
 
 
 @_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; injected as")
-def _no_mask_between_tokens_and_padding(batch, sick, gradient):
+def _no_mask_between_tokens_and_padding(batch, faulty, gradient):
     """Without the mask, treats padding as tokens of the single segment."""
 
     def over_padding(inputs, labels, weights):
@@ -422,10 +422,10 @@ def _no_mask_between_tokens_and_padding(batch, sick, gradient):
         segments = inputs["segments"] if has_mask else np.ones_like(inputs["segments"])
         return gradient({**inputs, "segments": segments}, labels, weights)
 
-    return faults(batch, sick, over_padding)
+    return faults(batch, faulty, over_padding)
 
 
 @_check_faults.refuses("expected these three, got")
-def _only_the_length_of_the_gradient(batch, sick, gradient):
+def _only_the_length_of_the_gradient(batch, faulty, gradient):
     """Explains a large gradient norm by padding and a small one by a missing mask."""
-    return {"padding", "positions", "seam"} if np.linalg.norm(sick) > 1 else {"mask", "positions", "seam"}
+    return {"padding", "positions", "boundary"} if np.linalg.norm(faulty) > 1 else {"mask", "positions", "boundary"}
