@@ -1,10 +1,10 @@
 """Input pipelines built from settings: one frozen dataclass -> `tf.data.Dataset`."""
 
-import atexit
 import hashlib
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,16 +45,18 @@ class Pipeline:
       same crops in the same epochs, counted from when the dataset was built. Because the images change, a ``cache``
       then keeps the JPEG bytes. Only for the default ``parse``.
     - ``cycle_length``: number of shards to interleave: 1 reads them sequentially, "AUTOTUNE" interleaves up to 16 and
-      lets the runtime choose how many to read in parallel. (It opens up to twice as many in advance.)
+      lets the runtime choose how many to read in parallel. (It opens up to twice as many in advance.) No effect on
+      files.
     - ``num_parallel_calls``: examples, or batches with ``vectorize``, to process in parallel: 1 is a plain `map`, more,
       or "AUTOTUNE", a parallel one.
     - ``vectorize``: process a batch per call, in ``finish`` and in the default ``parse``. (Before a cache, images are
       decoded one at a time.)
-    - ``cache``: None, "memory", "file" (a private temporary file for each `dataset()`, removed at exit) or a path (with
+    - ``cache``: None, "memory", "file" (a private temporary file for each `dataset()`, removed with it) or a path (with
       a "/" in it), whose folder is created if missing. If each epoch has a dataset, give a path: datasets and programs
       share it if they read the same files, of the same size and modification time, with the same settings before the
-      shuffle: a digest of these is added. A custom ``parse`` is identified only by its name, a `functools.partial` also
-      by its arguments: when you change the function, choose another path. Only one program at a time can fill it.
+      shuffle: a digest of these is added. A custom ``parse`` is identified by its name and code, not by what it calls
+      or closes over, and a `functools.partial` also by its arguments: when that changes, choose another path. Only one
+      program at a time can fill it.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: batch size in examples; the last batch may be smaller.
@@ -123,7 +125,7 @@ class Pipeline:
         if before_cache:
             dataset = self._parse_each(dataset)
         if self.cache:
-            dataset = dataset.cache(self._cache_file())
+            dataset = self._cached(dataset)
         if self.shuffle:
             dataset = dataset.shuffle(self.shuffle, seed=self.seed)
         if self.augment:
@@ -162,14 +164,18 @@ class Pipeline:
             cycle, at_once = min(len(self.files), MOST_AT_ONCE), tf.data.AUTOTUNE
         return files.interleave(tf.data.TFRecordDataset, cycle, num_parallel_calls=at_once)
 
-    def _cache_file(self):
-        """Return the argument of `tf.data.Dataset.cache`: "" for memory, else a path in an existing folder."""
+    def _cached(self, dataset):
         if self.cache == "memory":
-            return ""
+            return dataset.cache()
         if self.cache == "file":
             folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            return os.path.join(folder, "cache")
+            cached = dataset.cache(os.path.join(folder, "cache"))
+            weakref.finalize(cached, shutil.rmtree, folder, ignore_errors=True)  # no dataset or iterator reads it then
+            return cached
+        return dataset.cache(self._cache_path())
+
+    def _cache_path(self):
+        """Return the path that stands for these files and settings, in an existing folder."""
         path = os.path.expanduser(self.cache)
         tf.io.gfile.makedirs(os.path.dirname(path))
         of_data = self.data.classes if isinstance(self.data, ImageData) else None
@@ -213,7 +219,10 @@ def _scale_images(*example):
 def _known_as(function):
     if isinstance(function, partial):
         return _known_as(function.func), function.args, sorted(function.keywords.items())
-    return getattr(function, "__qualname__", type(function).__name__)
+    code = getattr(function, "__code__", None)  # of another lambda, in the same place
+    constants = [one for one in code.co_consts if isinstance(one, int | float | str | bytes)] if code else []
+    parts = [code.co_code, code.co_names, constants] if code else []
+    return getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__), parts
 
 
 def _size_and_time(file):

@@ -36,6 +36,9 @@ def control(name, given):
         [(words, times)] = Counter(map(text, given)).most_common(1)
         if times > 1:
             raise ValueError(f"{name} has {times} choices {words}: give each choice values that print differently")
+        for place, value in enumerate(given):
+            if is_among(value, given[:place]):
+                raise ValueError(f"{name} has two equal choices, {value!r} and another: leave one out, or use strings")
     if isinstance(given, list | range) and given:
         return Choices(given, given[0])
     raise ValueError(f"{name}={given!r}: expected a list of choices, a range of integers, True or False")

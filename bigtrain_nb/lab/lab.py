@@ -22,7 +22,7 @@ from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import seconds_of_others
 from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.lab import controls, runs
-from bigtrain_nb.lab.race import standings_at_checks
+from bigtrain_nb.lab.race import refuse_too_many, standings_at_checks
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.results import Race
 from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_on, share_of_others
@@ -259,6 +259,7 @@ class Lab:
         chosen = [self.settings(**given)]
         if swept is ALL:
             values = [control.values for control in self.controls.values()]
+            refuse_too_many(values)
             chosen = [dict(zip(self.controls, combination, strict=True)) for combination in product(*values)]
         elif swept is not None:
             values = controls.look_up(self.controls, swept).values
@@ -269,6 +270,8 @@ class Lab:
             self._is_race = swept is ALL
             job = {}
             before = self.baseline
+            if before and not (isinstance(before, Run) and before.name in [run.name for run in self.runs]):
+                raise ValueError(f"baseline={before!r} is not a run of this Lab: use one of lab.runs, or None")
             if not before and swept is None and self.runs:
                 before = self.runs[-1]
             if before and not self._is_race:

@@ -17,6 +17,9 @@ from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.results import CHECKS_AFTER, Race
 from bigtrain_nb.measure.rounds import Rounds, check_factories
 
+MOST = 256
+"""Combinations of choices in a race: each is built and warmed up."""
+
 
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
     """Measure all combinations of the choices, interleaved; return a `Race`, whose `finalists` are the answer.
@@ -29,8 +32,8 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
     after 40 rounds, or when `seconds` would run out before the next check, but not before the first check. `progress`
     is as for `compare`.
 
-    Raises ValueError for fewer than two combinations, for a choice that is not a list and for values with the same
-    string, such as 1 and "1", and everything that `compare` raises.
+    Raises ValueError for fewer than two combinations or more than 256, for a choice that is not a list and for values
+    with the same string, such as 1 and "1", and everything that `compare` raises.
 
     Example::
 
@@ -47,6 +50,7 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
         raise TypeError(
             f"build={build!r:.99} must be a function that takes the choices, {', '.join(choices) or 'none'}"
         )
+    refuse_too_many(choices.values())
     settings = {}
     for values in product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
@@ -55,6 +59,13 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
             raise ValueError(f"two settings have the same name, {name}: give each choice values that print differently")
         settings[name] = chosen
     return list(standings_at_checks(build, settings, seconds, progress))[-1]
+
+
+def refuse_too_many(choices):
+    """Raise ValueError for more combinations than a race can build."""
+    count = math.prod(map(len, choices))
+    if count > MOST:
+        raise ValueError(f"{count:,} combinations of choices, but a race takes at most {MOST}: give fewer choices")
 
 
 def standings_at_checks(build, settings, seconds, progress=None):

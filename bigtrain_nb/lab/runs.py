@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import interval, number, quantity
 from bigtrain_nb.lab.controls import describe, text
-from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.measure.results import Comparison, Race, Result
 from bigtrain_nb.plots import bars_figure
 
 SHOWN = 24
@@ -149,7 +149,8 @@ def figure(runs, *lines):
         settings = describe({name: run.settings[name] for name in differing or run.settings})
         verdict = ""
         if len(together) > 1:
-            verdict = ", " + (_verdict(run) if run.comparison is last.comparison and run.against else "the baseline")
+            first = "the fastest" if isinstance(last.comparison, Race) else "the baseline"
+            verdict = ", " + (_verdict(run) if run.comparison is last.comparison and run.against else first)
         bars[run.name] = replace(_result(run, last), name=f"{run.name}{verdict}: {settings}")
     before = bars[last.against.name].name if last.against else None
     return bars_figure(list(bars.values()), *lines, before=before)

@@ -70,8 +70,8 @@ class View:
         self.status.value = said(lab.status)
         state = (len(lab.runs), lab.runs and lab.runs[-1].result, lab.baseline, lab.standings)
         if self.drawn != state:
-            self.drawn = state
             self._draw()
+            self.drawn = state
 
     def show_progress(self, fraction, words, clock):
         """Show the progress and time of a measurement, and the rate so far in large type."""

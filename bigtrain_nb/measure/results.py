@@ -337,8 +337,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
             instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
         race = {}
         if "settings" in fields:
-            key = "eliminated" if "eliminated" in fields else "left"  # its former name
-            race = {"settings": fields["settings"], "eliminated": fields[key]}
+            race = {"settings": fields["settings"], "eliminated": fields["eliminated"]}
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
             f"{path} holds no saved measurement: bt.load reads files that .save(path) of a Result, Comparison or Race"

@@ -54,10 +54,12 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     between batches, at most ten times per second; an exception from it ends the measurement. Without it, notebooks and
     terminals show a bar.
 
-    The warm-up lasts to the end of a source's first pass, which may fill a cache; a dataset with ``repeat()`` has no
-    end, so measure a cached dataset without it. A measurement window of an iterator begins when this process is idle
-    and buffered batches are consumed. If building and warm-up take no more than a fifth of the time, sources are
-    rebuilt repeatedly; if one of the functions always returns the same object, all count as one instance.
+    The warm-up lasts to the end of a source's first pass, which may fill a cache, but at most 4 s or the source's share
+    of ``seconds``; a dataset with ``repeat()`` has no end, so measure a cached dataset without it. A measurement window
+    of an iterator begins when this process is idle and buffered batches are consumed. If building and warm-up take no
+    more than a fifth of the time, sources are rebuilt repeatedly; if one of the functions always returns the same
+    object, all count as one instance. The `Comparison` keeps the last instances, such as models, so that it can be
+    extended: delete it to free their memory.
 
     Raises ValueError for fewer than two factories and for sources with different units, TypeError if ``factories`` is
     not a dictionary or a factory is not a function, and everything that `throughput` raises, with the source's name.
@@ -217,7 +219,7 @@ class Rounds:
         for name in new:
             reporter.say(0.0, f"warming up {name}")
             is_in_vain = name in self.firsts and self.firsts[name][2]
-            sources[name].warm_up(0.0 if is_in_vain else max(PASS_TIMEOUT_SECONDS, self.asked))
+            sources[name].warm_up(0.0 if is_in_vain else max(PASS_TIMEOUT_SECONDS, self.asked / len(self.factories)))
             self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, sources[name].note))
         if len({unit for unit, _, _ in self.firsts.values()}) > 1:
             raise ValueError(

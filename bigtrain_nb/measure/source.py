@@ -52,6 +52,11 @@ class Source:
         self.given = made
         if callable(getattr(made, "dataset", None)):
             made = made.dataset()
+        if getattr(made, "workers", 1) > 1 and hasattr(made, "max_queue_size"):
+            raise ValueError(
+                f"{name} is a PyDataset with workers={made.workers}, which only Keras' fit starts: measure it with"
+                " workers=1, or measure a function that calls fit"
+            )
         self.made = made
         self.name = name
         self.progress = progress
@@ -214,7 +219,7 @@ def is_source(thing):
 
 def has_end(made):
     """Return whether batches are known to be finite: a `tf.data.Dataset` without `repeat()`, or a sized iterable."""
-    if hasattr(made, "cardinality"):
+    if callable(getattr(made, "cardinality", None)):
         return int(made.cardinality()) != INFINITE
     try:
         return len(made) >= 0

@@ -19,8 +19,9 @@ def bars_figure(results, headline="", line="", before=None):
     do not narrow the chart; the line at a bar's end is its interval. `headline` is on top in large type, `line` below.
     """
     figure, (axes,) = canvas((HEAD if headline else 0.0) + FOOT + ROW * len(results))
-    axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30, fontweight="bold")
-    axes.text(0, 1.0, shorten(line, NAME, placeholder=" ..."), transform=axes.transAxes, color=INK, va="bottom")
+    axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30, fontweight="bold", parse_math=False)
+    below = shorten(line, NAME, placeholder=" ...")
+    axes.text(0, 1.0, below, transform=axes.transAxes, color=INK, va="bottom", parse_math=False)
     widest = max(_end(result) for result in results)
     for y, result in enumerate(results):
         color, alpha = (INK, 0.35) if result.name == before else (MEASURED, 1.0)
@@ -28,7 +29,7 @@ def bars_figure(results, headline="", line="", before=None):
         if result.low < result.high:
             axes.plot((result.low, result.high), (y, y), color=INK, linewidth=1.6, marker="|", markersize=9)
         name = shorten(result.name, NAME, placeholder=" ...")
-        axes.text(0, y - 0.27, name, color=INK, fontsize=10, va="bottom")
+        axes.text(0, y - 0.27, name, color=INK, fontsize=10, va="bottom", parse_math=False)
         axes.text(_end(result) + 0.015 * widest, y, interval(result), color=INK, fontsize=10, va="center")
     axes.set_ylim(len(results) - 0.7, -0.72)
     axes.set_xlim(0, 1.36 * widest)

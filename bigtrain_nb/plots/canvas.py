@@ -101,7 +101,9 @@ def label(axes, x, y=""):
 
 def side_text(axes, y, text):
     """Write ``text`` to the right of row ``y``."""
-    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
+    axes.text(
+        1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center", parse_math=False
+    )
 
 
 def key(figure, marks):
@@ -131,6 +133,6 @@ def grid(axes, axis):
 def name_rows(axes, names):
     """Write the names of rows 0, 1, ..., the first on top, instead of the y axis."""
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

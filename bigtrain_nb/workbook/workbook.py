@@ -122,8 +122,9 @@ def reveal(name: str, measured: Any) -> cards.Card:
 
 def _measured(said, measured):
     """Return a `Prediction` with the measurement; raise if it is not a number or has another unit."""
-    if hasattr(measured, "median"):
-        median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
+    if all(hasattr(measured, name) for name in ("median", "low", "high", "unit")):
+        median, low, high = map(float, (measured.median, measured.low, measured.high))
+        unit = measured.unit
     else:
         try:
             median = low = high = float(measured)  # also from a tensor

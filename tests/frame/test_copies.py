@@ -201,7 +201,8 @@ def test_links_of_the_evening_to_sections_that_it_lacks_lead_to_the_whole_notebo
         "cell_type": "markdown",
         "id": "title",
         "metadata": {"tags": ["evening"]},
-        "source": "# Title\n\n**Takes** about 45 minutes to work through; **Further** another 20; the short track (☾) 20.",
+        "source": "# Title\n\n**Takes** about 45 minutes to work through; **Further** another 20;"
+        " the short track (☾) 20.",
     }
     cells = [first, first | {"id": "here", "source": text}]
     notebook = tmp_path / "00-first.ipynb"

@@ -28,6 +28,25 @@ def test_controls_start_at_the_first_choice():
     assert workers == 5 and type(workers) is int
 
 
+@quick
+def test_choices_with_dollar_signs_are_drawn_as_they_are():
+    lab = Lab(lambda layers: lambda: 8, seconds=SECONDS, layers=[r"\d+$", r"\w+$|\s$"])
+    lab.run()
+    lab.run(layers=r"\w+$|\s$")
+    assert r"layers=\w+$|\s$" in alternative(runs.figure(lab.runs))
+    assert lab.picture().data
+
+
+@quick
+def test_a_baseline_must_be_a_run_of_this_lab(lab):
+    lab.run()
+    lab.baseline = "run 1"
+    with pytest.raises(ValueError, match="baseline='run 1' is not a run of this Lab: use one of lab.runs, or None"):
+        lab.run()
+    lab.baseline = lab.runs[0]
+    assert lab.run(batch=320).against.name == "run 1"
+
+
 def test_other_settings_are_refused_before_a_run_begins_in_the_background(lab):
     with pytest.raises(ValueError, match="workers=9 is not among the choices: expected an integer from 1 to 4"):
         lab.start(workers=9)

@@ -10,6 +10,7 @@ import pytest
 from clocks import Source, pair
 from tqdm.auto import tqdm
 
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.measure import progress, source
 from bigtrain_nb.measure.progress import Progress
 from bigtrain_nb.measure.rounds import compare
@@ -164,6 +165,25 @@ def test_in_a_terminal_a_bar_says_what_happens_and_is_gone_at_the_end(capsys, mo
     shown = capsys.readouterr()
     assert " 50 %" in shown.out and "round 2 of about 4" in shown.out and shown.err == ""
     assert shown.out.split("\r")[-2].strip() == shown.out.split("\r")[-1] == ""
+
+
+def test_data_whose_workers_only_fit_starts_is_refused():
+    class Images(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return np.zeros([4, 2]), np.zeros([4, 1])
+
+    with pytest.raises(ValueError, match="PyDataset with workers=2, which only Keras' fit starts: measure it with wor"):
+        throughput(Images(workers=2), seconds=0.05)
+    assert throughput(Images(), seconds=0.05).unit == "examples/s"
+
+
+def test_distributed_data_says_what_to_give_instead():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with pytest.raises(ValueError, match="a distributed dataset: give its original"):
+        throughput(strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(4)), seconds=0.05)
 
 
 def test_a_generator_that_ends_says_what_to_give_instead(clock):

@@ -104,18 +104,31 @@ def test_augmented_files_are_kept_in_a_cache_and_not_their_paths(crops, tmp_path
     assert labels == [crops.classes.index(copy.parent.name) for copy in copies]
 
 
-def test_a_private_cache_file_is_removed_at_exit(crops, tmp_path):
+def test_a_private_cache_file_is_removed_with_its_dataset_or_at_exit(crops, tmp_path):
     code = f"""
-import pathlib
+import gc, pathlib
 from bigtrain_nb import Pipeline
 same = lambda record: record
-list(Pipeline(data={list(crops.shards)!r}, parse=same, finish=same, cache="file").dataset())
-print(len(list(pathlib.Path({str(tmp_path)!r}).rglob("cache*"))))
+made = Pipeline(data={list(crops.shards)!r}, parse=same, finish=same, cache="file")
+def files():
+    gc.collect()
+    return len(list(pathlib.Path({str(tmp_path)!r}).rglob("cache*")))
+dataset = made.dataset().prefetch(1)
+iterator = iter(dataset)
+list(iterator)
+print(files())
+del dataset
+print(files())
+del iterator
+print(files())
+kept = made.dataset()
+list(kept)
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 2, "the cache was written there"
+    written, kept_by_an_iterator, removed = map(int, done.stdout.split())
+    assert written == kept_by_an_iterator >= 2 and removed == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,6 +164,14 @@ def test_what_another_partial_parsed_is_not_read(tmp_path):
         [batch] = Pipeline(data=paths, parse=parse, cache=cache).dataset()
         lengths.append(len(batch.numpy()[0]))
     assert lengths == [1, 2]
+
+
+def test_what_another_lambda_parsed_is_not_read(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        writer.write(b"word")
+    given = {"data": [str(tmp_path / "a.tfrecord")], "cache": tmp_path / "cached" / "mine"}
+    made = [Pipeline(parse=parse, **given) for parse in (lambda record: tf.constant(1), lambda record: tf.constant(2))]
+    assert [batch.numpy().tolist() for each in (*made, *made) for batch in each.dataset()] == [[1], [2], [1], [2]]
 
 
 def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):

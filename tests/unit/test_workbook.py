@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,6 +126,12 @@ class TestPredictions:
     def test_verdicts_on_ratios_results_and_numbers(self, said, measured, words):
         workbook.predict("it", said)
         assert words in str(workbook.reveal("it", measured))
+
+    def test_a_measurement_may_hold_numbers_of_numpy(self):
+        workbook.predict("it", 3.0, "x")
+        values = {name: np.float32(3) for name in ("median", "low", "high")}
+        assert "measured 3.00x: within 10 %" in str(workbook.reveal("it", SimpleNamespace(unit="x", **values)))
+        assert type(workbook.predicted("it").median) is float
 
     @pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (1.4, 7.0)])
     def test_an_interval_that_excludes_nothing_judges_nothing(self, low, high):
