@@ -70,9 +70,9 @@ def run_workers(
     """
     restarts = integer("restarts", restarts, 0)
     workers = integer("workers", workers, 1, MOST_PROCESSES)
-    not_negative("grace_period", grace_period, "seconds")
+    grace_period = not_negative("grace_period", grace_period, "seconds")
     if timeout is not None:
-        positive("timeout", timeout, "seconds")
+        timeout = positive("timeout", timeout, "seconds")
     of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
     of_kind("env", env, Mapping | None, "a dictionary {variable name: value}")

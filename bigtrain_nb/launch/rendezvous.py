@@ -117,8 +117,11 @@ def _server_at(place):
 def _held_port():
     """Return a server on all addresses, at a free port that is not ephemeral."""
     while True:
-        with suppress(OSError):  # taken on another address
+        try:
             return socket.create_server(("", free_ports(1)[0]), **ALL_ADDRESSES)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # else taken on another address
+                raise
 
 
 def _address(host, port):

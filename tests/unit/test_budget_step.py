@@ -542,5 +542,18 @@ def test_a_model_that_tells_no_shapes_needs_a_batch():
     model, batch = Projected(), (tf.zeros([8, 5]), tf.zeros([8], tf.int32))
     model(batch[0])
     assert plan_step(model, batch).memory["weights"] == 4 * 18
-    with pytest.raises(ValueError, match=r"has no known input shapes: give batch=\(x, y\)"):
-        plan_step(model, 8)
+    inputs = keras.Input((7, 8))
+    open_ended = keras.Model(inputs, layers.EinsumDense("abc,cd->abd", (None, 5))(inputs))  # its output's length too
+    for each in (model, open_ended):
+        with pytest.raises(ValueError, match=r"has no known shapes of inputs and outputs: give batch=\(x, y\)"):
+            plan_step(each, 8, loss="mse")
+
+
+class NeedsMore(keras.optimizers.SGD):
+    def __init__(self, rate, more):
+        super().__init__(rate)
+
+
+def test_an_optimizer_without_a_config_of_its_own_is_refused_by_name(dense):
+    with pytest.raises(ValueError, match="NeedsMore cannot be made from its get_config.*: give optimizer=, one with"):
+        plan_step(dense, 8, loss="mse", optimizer=NeedsMore(0.1, 3))

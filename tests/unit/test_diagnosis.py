@@ -290,9 +290,36 @@ def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage
     (python,) = [one for one in found.stages if one.in_python]
     assert python.name == stage
     words = " ".join(found.words())
-    assert f"{stage}: Python calls run one at a time" in words and "with the tf.data service" in words
+    assert f"{stage}: Python calls that compute run one at a time" in words and "with the tf.data service" in words
     one_core = 1e6 / python.microseconds  # calls are sequential, however many run in parallel
     assert found.ceiling <= 1.01 * max(found.rate, one_core)
+
+
+def test_python_that_waits_overlaps_and_is_not_said_to_take_turns():
+    def waits(number):
+        time.sleep(0.1)
+        return number
+
+    data = tf.data.Dataset.range(100_000).map(lambda n: tf.numpy_function(waits, [n], tf.int64), 2)
+    found = diagnose(data.map(lambda n: tf.ensure_shape(n, [])).batch(4), seconds=1.0)
+    assert found.rate > 12 and not any(stage.in_python for stage in found.stages)
+    assert "one at a time" not in " ".join(found.words())
+
+
+def test_the_last_words_name_python_or_waiting_where_cores_are_not_the_limit():
+    python = Stage("generator", "Generator", 1, 1500.0, ("a",), True), Stage("map", "ParallelMap", 2, 10.0, ("b",))
+    assert Diagnosis(612, python, 637, {}, 64, 63.5).words()[-1].startswith("More cores would not help")
+    storage = Stage("read TFRecord", "TFRecord", 1, 10_000.0, ("a",)), Stage("map", "ParallelMap", 16, 90.0, ("b",))
+    assert Diagnosis(100, storage, 640_000, {}, 64, 63).words()[-1].startswith("read TFRecord mostly waits: make more")
+    shared = (Stage("map", "ParallelMap", 8, 4000.0, ("a",)),)  # 1 ms of each call on 2 cores
+    assert "They are busy" in Diagnosis(1900, shared, 2000, {}, 2, 2).words()[-1]
+
+
+def test_without_autotuning_there_are_no_times():
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    with pytest.raises(ValueError, match="leave out options.autotune.enabled = False"):
+        diagnose(tf.data.Dataset.range(100).batch(10).with_options(options), seconds=0.3)
 
 
 def of_python_inside(number):

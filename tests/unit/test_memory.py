@@ -63,6 +63,12 @@ def test_a_closure_of_a_notebook_cell_works_with_its_globals():
     assert "it took 100.0" in done.stdout and not done.stderr, done
 
 
+def test_what_cannot_be_sent_says_where_to_build_it():
+    data = tf.data.Dataset.range(8).batch(4)
+    with pytest.raises(TypeError, match="cannot be sent to another process .*: build datasets, iterators and models"):
+        peak_memory(lambda: list(data))
+
+
 def told(monkeypatch, capsys, gpus, infos):
     """Return a process's report for a function that allocates nothing, if TensorFlow sees these GPUs."""
     infos = iter(infos)

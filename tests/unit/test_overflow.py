@@ -267,6 +267,15 @@ def test_a_loss_of_ones_own_that_is_not_finite_is_named_forward():
     assert (found.layer, found.where) == ("loss", "forward") and found.values["loss"].nan == 1
 
 
+def test_gradients_of_weights_with_one_name_are_told_apart():
+    inputs = keras.Input((8,))
+    first = keras.layers.Dense(4, name="first")(inputs)
+    model = keras.Model(inputs, [first, keras.layers.Dense(1)(first)])
+    model.compile("sgd", [lambda y, y_pred: keras.ops.sum(keras.ops.exp(y_pred * 0 + 100.0) * y_pred, -1), "mse"])
+    found = bt.find_overflow(model, (np.ones((16, 8)), (np.ones((16, 4)), np.ones((16, 1)))))
+    assert {"gradient of first/kernel", "gradient of first/bias"} <= set(found.values)
+
+
 def test_a_variable_of_the_step_that_no_layer_owns_is_named():
     factor = keras.Variable(1.0, name="factor")
 

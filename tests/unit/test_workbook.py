@@ -130,7 +130,7 @@ class TestPredictions:
     def test_a_measurement_may_hold_numbers_of_numpy(self):
         workbook.predict("it", 3.0, "x")
         values = {name: np.float32(3) for name in ("median", "low", "high")}
-        assert "measured 3.00x: within 10 %" in str(workbook.reveal("it", SimpleNamespace(unit="x", **values)))
+        assert "within 10 %" in str(workbook.reveal("it", SimpleNamespace(unit="x", **values)))
         assert type(workbook.predicted("it").median) is float
 
     @pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (1.4, 7.0)])

@@ -7,6 +7,7 @@ import threading
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from bs4 import BeautifulSoup
@@ -165,6 +166,10 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, watch)
         bt.run_workers(**{"script_or_code": "pass", **settings})
     assert message in str(caught.value)
     assert not watch.processes()
+
+
+def test_seconds_may_be_numbers_of_numpy():
+    assert bt.run_workers("pass", 1, timeout=np.int64(60), grace_period=np.float32(1)).wait(show=False) == [0]
 
 
 def test_gpus_are_divided(monkeypatch):

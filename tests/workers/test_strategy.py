@@ -21,6 +21,7 @@ import bigtrain_nb as bt
 from bigtrain_nb import tf
 
 strategy = bt.strategy()
+assert bt.strategy() is strategy
 
 def sum_over_workers(x):
     return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(x))

@@ -161,6 +161,9 @@ class ClusterPlan(cards.Shown):
         return cards.table("A training", ["what", "amount"], rows)
 
     def words(self):
+        return list(self._words())
+
+    def _words(self):
         full = f"{self.memory.total / self.device.memory:.0%} of the memory of each {self.device.name} is full"
         sizes = f"{amount(self.memory.total, 'bytes')} of {amount(self.device.memory, 'bytes')}"
         yield f"{full}, {sizes}." if self.fits else f"{full}, {sizes}: that does not fit."
@@ -170,7 +173,7 @@ class ClusterPlan(cards.Shown):
         seen = self.device.mfu[size]
         models = f"of {_CLASSES[size]} models on such cards"
         runs = f"seen {seen[0]:.2f} to {seen[1]:.2f} in published 16-bit runs" if seen else "no published 16-bit run"
-        peak = " of the 16-bit FLOP/s" if self.policy == "float8" else ""
+        peak = " of the 16-bit FLOP/s" if self.policy in ("float8", "float32") else ""
         hfu = f" (HFU {self.hfu:.2f}, recomputation counted)" if self.recompute != "none" else ""
         yield f"MFU typically {self.typical_mfu:.2f}{peak}{hfu}; {runs} {models}."
         if self.policy == "float8":

@@ -66,6 +66,9 @@ class StepPlan(cards.Shown):
         return cards.stacked(*self._notes(), *[part.explain() for part in parts])
 
     def words(self):
+        return list(self._words())
+
+    def _words(self):
         if self.uncounted_ops:
             yield f"Operations not counted, or of unknown size, so more is needed: {', '.join(self.uncounted_ops)}."
         of_room = f", {self.peak / self.device_memory:.0%} of the device" if self.device_memory else ""

@@ -20,6 +20,7 @@ from bigtrain_nb.common.checks import function, integer, of_kind
 from bigtrain_nb.common.keras_compat import innermost, optimizer_like, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
+from bigtrain_nb.common.words import first_sentence
 from bigtrain_nb.train.model import Model
 from bigtrain_nb.train.own_step import in_own_step
 from bigtrain_nb.train.settings import SETTINGS, checked
@@ -208,9 +209,10 @@ def _no_batch(batch):
 def _specs_of_examples(model, examples, loss):
     """Return inputs and targets of ``examples`` examples as `tf.TensorSpec`."""
     examples = integer("batch", examples, 1)
-    if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
+    if not getattr(model, "inputs", None) or any(None in each.shape[1:] for each in (*model.inputs, *model.outputs)):
         raise ValueError(
-            f"{model.name} has no known input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
+            f"{model.name} has no known shapes of inputs and outputs: give batch=(x, y), one batch of your dataset, or"
+            " the dataset"
         )
     is_sequential = isinstance(model, keras.Sequential)  # which may have no `input` and `output`
     outputs = model.outputs[0] if is_sequential else model.output
@@ -303,7 +305,13 @@ def _fresh(optimizer):
     optimizer = innermost(keras.optimizers.get(optimizer))
     accumulated = optimizer.gradient_accumulation_steps
     changed = {"gradient_accumulation_steps": None} if accumulated else {}
-    return optimizer_like(optimizer, type(optimizer), **changed), accumulated
+    try:
+        return optimizer_like(optimizer, type(optimizer), **changed), accumulated
+    except Exception as error:
+        raise ValueError(
+            f"a plan copies the optimizer, but {type(optimizer).__name__} cannot be made from its get_config()"
+            f" ({first_sentence(error)}): give optimizer=, one with as much state, such as 'adam'"
+        ) from None
 
 
 def _update(optimizer, variables, specs, accumulated):

@@ -35,7 +35,8 @@ class TextData:
         Raises ValueError for another ``split``.
         """
         one_of("split", split, ("train", "test"))
-        return np.memmap(getattr(self, split), np.uint8, mode="r")
+        path = getattr(self, split)
+        return np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = None) -> TextData:
@@ -51,7 +52,7 @@ def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = Non
         text = bt.source_text(megabytes=0.1)
         print(text.train_bytes, bytes(text.array()[:60]).decode())
     """
-    positive("megabytes", megabytes)
+    megabytes = positive("megabytes", megabytes)
 
     def fill(making):
         library = Path(sysconfig.get_path("stdlib"))
@@ -66,7 +67,7 @@ def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = Non
         _write(making, chosen, 0.1)
         return {"files": len(chosen)}
 
-    name = f"source-text-2-python{platform.python_version()}-{megabytes}MB"
+    name = f"source-text-2-python{platform.python_version()}-{megabytes:g}MB"
     return _text_data(*storage.made(name, fill, cache))
 
 
@@ -162,7 +163,7 @@ def _write(making, paths, test_fraction):
             text = path.read_bytes()
             if path == largest and text and left > wanted / 2:
                 characters = text.decode()
-                kept = max(1, round(len(characters) * (1 - left / len(text))))
+                kept = max(1, min(len(characters) - 1, round(len(characters) * (1 - left / len(text)))))
                 test.write(characters[kept:].encode())
                 text = characters[:kept].encode()
             out = test if path in of_test else train

@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -43,7 +43,7 @@ _MAPS = ("Map", "ParallelMap", "MapAndBatch")
 class Stage:
     """One stage: ``microseconds`` of work per example, in ``calls`` parallel calls.
 
-    ``thread`` is equal for stages that share one; ``in_python``: it calls Python, one call at a time per process.
+    ``thread`` is equal for stages that share one; ``in_python``: it calls Python, and its calls take turns.
     """
 
     name: str
@@ -108,9 +108,9 @@ class Diagnosis(Shown):
         if in_python:
             names = " and ".join(stage.name for stage in in_python)
             words.append(
-                f"{names}: Python calls run one at a time, whatever the parallelism. They reach at most"
-                f" {_in_turn(in_python):,.0f} examples/s in one process; write them as TensorFlow operations, or"
-                " read in several processes with the tf.data service."
+                f"{names}: Python calls that compute run one at a time, whatever the parallelism. They reach at most"
+                f" {max(self.rate, _in_turn(in_python)):,.0f} examples/s in one process; write them as TensorFlow operations, or"
+                " read in several processes with the tf.data service. (Calls that wait can overlap.)"
             )
         alone = f"{self.cores:g} cores running only this pipeline would reach {self.ceiling:,.0f} examples/s"
         words.append(f"{alone}, including the work between stages.")
@@ -118,8 +118,13 @@ class Diagnosis(Shown):
         if taken > 0.1 * self.cores:
             words.append(f"Other programs keep {taken:.1f} of them busy.")
         speedup = self.ceiling * self.free_cores / self.cores / self.rate
-        if speedup > 1.25:
+        sharing = max(1.0, slowest.calls / max(self.free_cores, 0.1))  # calls that compute then take so much longer
+        if not in_python and slowest.microseconds / 1e6 > 2 * sharing * self.cores / self.ceiling:
+            words.append(f"{slowest.name} mostly waits: make more of its calls at once, or read more files at once.")
+        elif speedup > 1.25:
             words.append(f"Up to {speedup:.1f}x is possible by doing the same work on more cores.")
+        elif in_python:
+            words.append("More cores would not help: the calls of Python are the limit.")
         else:
             words.append("They are busy. To go faster, do less work per example: smaller inputs, cheaper steps.")
         for what, value in self.autotuned.items():
@@ -158,8 +163,8 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     Stages of one kind are numbered from the source to the end, including those too cheap to be shown: "map 2" is the
     second `map` of the pipeline as it runs.
 
-    Raises TypeError for anything else, ValueError for a dataset that yields nothing or unbatched elements, and for
-    seconds that are not positive and finite.
+    Raises TypeError for anything else, ValueError for a dataset that yields nothing or unbatched elements, for one
+    without autotuning, and for seconds that are not positive and finite.
 
     Example::
 
@@ -172,6 +177,8 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
+    if dataset.options().autotune.enabled is False:
+        raise ValueError("diagnose needs the times that autotuning takes: leave out options.autotune.enabled = False")
     reader = Source(dataset, "the dataset", Progress(None))
     reader.is_dataset = False  # `repeat` and `prefetch` would add stages
     times = _StageTimes()
@@ -185,14 +192,25 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
 
     busy_elsewhere = max(0.0, _busy_cores() - processor / took)
 
-    stages, autotuned = times.stages(examples, ours, _python_by_kind(dataset))
     cores = core_limit()
     free = min(cores, max(0.0, len(usable_cores()) - busy_elsewhere))
-    ceiling = cores * examples / max(processor, 1e-9)
+    seconds_of_core = max(processor, 1e-9) / examples
+    stages, autotuned = times.stages(examples, ours, _python_by_kind(dataset))
+    stages = tuple(replace(stage, in_python=_takes_turns(stage, seconds_of_core, free)) for stage in stages)
+    ceiling = cores / seconds_of_core
     in_python = [stage for stage in stages if stage.in_python]
     if in_python:
         ceiling = max(min(ceiling, _in_turn(in_python)), examples / took)
     return Diagnosis(examples / took, stages, ceiling, autotuned, cores, free)
+
+
+def _takes_turns(stage, seconds_of_core, free):
+    """Return whether a stage's calls of Python compute, so that they run one at a time, rather than wait.
+
+    Calls that take turns on a core take, by the clock, what all of them together compute.
+    """
+    computing = stage.calls * seconds_of_core / min(1.0, max(free, 0.1))
+    return stage.in_python and stage.microseconds / 1e6 < 2 * computing
 
 
 def _python_by_kind(dataset):

@@ -177,7 +177,7 @@ class Meter(Shown, keras.callbacks.Callback):
         try:
             result = self.result
         except ValueError as error:
-            return note("Meter", f"nothing is measured yet: {error}")
+            return note("Meter", str(error))
         few = f", {result.note}" if result.note else ""
         rounds = f"{len(result.rounds)} rounds, inside fit, not paired{few}"
         notes = [note("examples/s", f"{interval(result)} ({rounds})")]

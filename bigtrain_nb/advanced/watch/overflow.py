@@ -183,7 +183,7 @@ def _first(model, step, scale, finite_from):
     found = next((probe for probe in probes if probe.is_backward == (where == "backward")), None)
     if found is None:
         loss = next((values for values in step.losses if not values.finite), step.losses[0])
-        values = {f"gradient of {variable.name}": values_of(gradient) for gradient, variable in step.gradients}
+        values = {f"gradient of {variable.path}": values_of(gradient) for gradient, variable in step.gradients}
         values = {"loss": loss} | {name: one for name, one in values.items() if not one.finite}
         return Overflow("loss", where, loss.dtype, values, scale, finite_from, "All layers are finite.")
 

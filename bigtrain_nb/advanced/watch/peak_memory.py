@@ -15,6 +15,7 @@ import psutil
 
 from bigtrain_nb.advanced.shared.resident_memory import peak_resident, reset_peak
 from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.words import first_sentence
 from bigtrain_nb.launch.jobs import in_words, run_workers
 
 TIMEOUT_SECONDS = 600
@@ -74,9 +75,16 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
     if not callable(function) or not takes(function, **arguments):
         given = ", ".join(arguments) or "no arguments"
         raise TypeError(f"function={function!r:.99} must be a function that can be called with {given}")
-    packed = base64.b64encode(cloudpickle.dumps((function, arguments))).decode()
+    try:
+        packed = base64.b64encode(cloudpickle.dumps((function, arguments))).decode()
+    except Exception as error:  # TensorFlow has its own
+        raise TypeError(
+            f"{name} cannot be sent to another process ({first_sentence(error)}): build datasets, iterators and models"
+            " inside the function"
+        ) from None
     paths = os.pathsep.join(filter(None, sys.path))
-    job = run_workers(CODE.format(packed=packed), 1, env={"PYTHONPATH": paths}, timeout=TIMEOUT_SECONDS)
+    code, env = CODE.format(packed=packed), {"PYTHONPATH": paths}
+    job = run_workers(code, 1, gpus_per_worker=1, env=env, timeout=TIMEOUT_SECONDS)
     (code,) = job.wait(show=False)
     lines = job.logs(0).splitlines()
     for line in lines:
