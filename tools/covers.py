@@ -23,7 +23,7 @@ DRAWN_BY = {  # text in the cell whose largest picture is used
     "10-feed-a-language-model": "rows_figure(drawn)",
     "11-when-it-goes-wrong": "interval_figure(measured",
     "12-ask-a-server": "staleness_figure(learning_rates",
-    "13-choose-it": "curse_figure(sizes",
+    "13-choose-it": "curse_figure(search_sizes",
     "14-shrink-it-hand-it-on": "forgetting_figure(tried)",
 }
 

@@ -1,7 +1,7 @@
 """A training without reproducibility or checkpoints: runs differ, and a restarted one starts from scratch.
 
-In the exercise of notebook 03, you fix `train`. `python -m scripts.forgetful FOLDER KILL_AT` reads a corrected version from
-standard input, runs it, and kills itself at call number KILL_AT of ``tell`` (0: never).
+In the exercise of notebook 03, you fix `train`. `python -m scripts.forgetful FOLDER KILL_AT` reads a corrected version
+from standard input, runs it, and kills itself at call number KILL_AT of ``tell`` (0: never).
 """
 
 import base64

@@ -40,7 +40,7 @@ FIGURES = {
     ),
     "clock": lambda: sharing.clock_figure({"none ahead": fully_sharded_step(2, 1.0, 2.0, 4.0, 1.0, ahead=0)}),
     "orders": lambda: cuts.order_figure({"gpipe": passes_of("gpipe", 2, 4)}, "ms"),
-    "readers": lambda: workers.readers_figure(READ),
+    "readers": lambda: workers.readers_figure(READ, lines_of_file=4),
     "pairs": lambda: handing_on.pairs_figure({"bytes": [1.8, 1.7], "teacher": [1.5, 1.4]}, "loss"),
     "forgetting": lambda: handing_on.forgetting_figure(ADAPTED),
     "tokens": lambda: handing_on.requests_figure({1: 100.0, 8: 400.0}),

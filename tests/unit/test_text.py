@@ -64,7 +64,7 @@ def test_a_single_file_is_cut_between_characters(tmp_path, read):
     assert data.train.read_bytes() + data.test.read_bytes() == ("é\r\n" * 100).encode()
 
 
-def test_a_text_of_a_few_bytes_has_both_parts(tmp_path, read):
+def test_of_a_few_bytes_both_parts_are_made(tmp_path, read):
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "a.txt").write_text("hey\n")
     text = read(tmp_path / "few")

@@ -109,8 +109,8 @@ class Diagnosis(Shown):
             names = " and ".join(stage.name for stage in in_python)
             words.append(
                 f"{names}: Python calls that compute run one at a time, whatever the parallelism. They reach at most"
-                f" {max(self.rate, _in_turn(in_python)):,.0f} examples/s in one process; write them as TensorFlow operations, or"
-                " read in several processes with the tf.data service. (Calls that wait can overlap.)"
+                f" {max(self.rate, _in_turn(in_python)):,.0f} examples/s in one process; write them as TensorFlow"
+                " operations, or read in several processes with the tf.data service. (Calls that wait can overlap.)"
             )
         alone = f"{self.cores:g} cores running only this pipeline would reach {self.ceiling:,.0f} examples/s"
         words.append(f"{alone}, including the work between stages.")

@@ -12,10 +12,10 @@ GAP = 0.9  # between the panels of a ring, in squares
 STARTS = "#e4e5e7"
 
 
-def readers_figure(read) -> Figure:
-    """One row per policy and worker, one square per example, filled if the worker trains on it.
+def readers_figure(read, lines_of_file) -> Figure:
+    """One row per policy and worker, one square per example, filled if the worker reads it; a line between files.
 
-    `read`: {policy: [examples of worker 0, of worker 1, ...]}, examples as integers from 0.
+    `read`: {policy: [examples of worker 0, of worker 1, ...]}, examples as integers from 0, `lines_of_file` per file.
     """
     rows = {}
     for policy, shares in read.items():
@@ -36,10 +36,12 @@ def readers_figure(read) -> Figure:
                 )
             )
         side_text(axes, y, f"{len(examples)} of {count}")
+    for first in range(lines_of_file, count, lines_of_file):
+        axes.axvline(first - 0.5, color=INK, linewidth=1, linestyle=":")
     axes.set_xlim(-0.5, count - 0.5)
     name_rows(axes, list(rows))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label(axes, "example\nblue: this worker trains on it")
+    label(axes, "example (blue: this worker reads it; dotted: the next file)")
     return figure
 
 
