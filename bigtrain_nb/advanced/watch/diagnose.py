@@ -43,7 +43,7 @@ _MAPS = ("Map", "ParallelMap", "MapAndBatch")
 class Stage:
     """One stage: ``microseconds`` of work per example, in ``calls`` parallel calls.
 
-    ``thread`` is equal for stages that share one; ``in_python``: it calls Python, and its calls take turns.
+    ``thread`` is equal for stages that share one; ``in_python``: it calls Python, and its calls run one at a time.
     """
 
     name: str
@@ -207,7 +207,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
 def _takes_turns(stage, seconds_of_core, free):
     """Return whether a stage's calls of Python compute, so that they run one at a time, rather than wait.
 
-    Calls that take turns on a core take, by the clock, what all of them together compute.
+    Calls that share one core take, by the clock, what all of them together compute.
     """
     computing = stage.calls * seconds_of_core / min(1.0, max(free, 0.1))
     return stage.in_python and stage.microseconds / 1e6 < 2 * computing
