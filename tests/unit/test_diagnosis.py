@@ -295,7 +295,7 @@ def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage
     assert found.ceiling <= 1.01 * max(found.rate, one_core)
 
 
-def test_python_that_waits_overlaps_and_is_not_said_to_take_turns():
+def test_python_that_waits_overlaps_and_is_not_limited_to_one_call():
     def waits(number):
         time.sleep(0.1)
         return number
