@@ -44,7 +44,7 @@ def main():
             dispatcher_address=addresses[0], worker_address=addresses[number], port=port, heartbeat_interval_ms=1000
         )
         server = service.WorkerServer(config)
-    print("serves", flush=True)
+    print("serving", flush=True)
     server.join()  # until the job is stopped
 
 

@@ -13,7 +13,7 @@ from bigtrain_nb.workbook.exercises import registry
 FOLDER = Path(__file__).parents[2] / "notebooks"
 LOOPS = {
     "02-mirror-it": [f"mirror_it_loops.loop_{letter}" for letter in "abcde"],
-    "05-a-batch-that-does-not-fit": [f"a_batch_in_slices.loop_{number}" for number in (2, 3, 4)],
+    "05-a-batch-that-does-not-fit": [f"a_batch_in_slices.loop_{number}" for number in (1, 2, 3)],
 }
 
 

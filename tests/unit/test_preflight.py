@@ -1191,7 +1191,7 @@ TAUGHT = {  # {(check, notebook that it refers to): words in that notebook}
     ("cross-example leakage", "11"): "**Cross-example leakage.**",
     ("label leakage", "11"): "**Label leakage.**",
     ("micro-batches", "05"): "## Batch normalization",
-    ("weights move", "04"): "bfloat16: range without digits",
+    ("weights move", "04"): "bfloat16: range instead of precision",
     ("weights move", "02"): "The learning rate",
     ("memory", "05"): "What it saves",
     ("memory", "07"): "bt.chunk_head(model)",
