@@ -41,7 +41,7 @@ def replace_atomically(path, write):
         written = beside.stat().st_mtime  # by the clock of the file system
         beside.replace(path)
         for left in path.parent.glob(f".*.part-of-{escape(path.name)}"):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 if left.stat().st_mtime < written - 3600:
                     left.unlink()
     finally:

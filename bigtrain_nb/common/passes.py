@@ -73,7 +73,7 @@ def read_apart(dataset):
                 again.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(node.attr[next_seed].b))
                 seeds = _SEEDS[node.op]
                 memory.input.extend([*node.input[seeds : seeds + 2], again.name])
-    return _dataset_of(graph, dataset.element_spec)
+    return _dataset_of(graph, dataset)
 
 
 class Traits(NamedTuple):
@@ -186,9 +186,11 @@ def graph_of_dataset(dataset):
     return tf.compat.v1.GraphDef.FromString(text.numpy())
 
 
-def _dataset_of(graph, element_spec):
+def _dataset_of(graph, original):
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
-    return tf.data.experimental.from_variant(variant, element_spec)
+    made = tf.data.experimental.from_variant(variant, original.element_spec)
+    made.original = original  # kept: a `Pipeline` removes its private cache file with its dataset
+    return made
 
 
 def skipping_numbers(dataset, count, may_try=False):
@@ -228,7 +230,7 @@ def _skipping_numbers(dataset, count, may_try):
     skip.attr["output_types"].CopyFrom(source.attr[types])
     skip.attr["output_shapes"].CopyFrom(source.attr["output_shapes"])
     reader.input[0] = "skip"
-    left = _dataset_of(graph, dataset.element_spec)
+    left = _dataset_of(graph, dataset)
     if may_try and any("PyFunc" in node.op for function in functions for node in function.node_def):
         one, other = ([tf.io.serialize_tensor(part) for part in tensors_of(list(left.take(1)))] for _ in range(2))
         if one != other:

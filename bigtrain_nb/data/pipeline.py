@@ -1,6 +1,8 @@
 """Input pipelines built from settings: one frozen dataclass -> `tf.data.Dataset`."""
 
+import atexit
 import hashlib
+import inspect
 import os
 import shutil
 import tempfile
@@ -51,12 +53,12 @@ class Pipeline:
       or "AUTOTUNE", a parallel one.
     - ``vectorize``: process a batch per call, in ``finish`` and in the default ``parse``. (Before a cache, images are
       decoded one at a time.)
-    - ``cache``: None, "memory", "file" (a private temporary file for each `dataset()`, removed with it) or a path (with
-      a "/" in it), whose folder is created if missing. If each epoch has a dataset, give a path: datasets and programs
-      share it if they read the same files, of the same size and modification time, with the same settings before the
-      shuffle: a digest of these is added. A custom ``parse`` is identified by its name and code, not by what it calls
-      or closes over, and a `functools.partial` also by its arguments: when that changes, choose another path. Only one
-      program at a time can fill it.
+    - ``cache``: None, "memory", "file" (a private temporary file for each `dataset()`, removed with it, so keep it
+      while anything reads it) or a path (with a "/" in it), whose folder is created if missing. If each epoch has a
+      dataset, give a path: datasets and programs share it if they read the same files, of the same size and
+      modification time, with the same settings before the shuffle: a digest of these is added. A custom ``parse`` is
+      identified by its name and code, not by what it calls or closes over, and a `functools.partial` also by its
+      arguments: when that changes, choose another path. Only one program at a time can fill it.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: batch size in examples; the last batch may be smaller.
@@ -170,7 +172,10 @@ class Pipeline:
         if self.cache == "file":
             folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
             cached = dataset.cache(os.path.join(folder, "cache"))
-            weakref.finalize(cached, shutil.rmtree, folder, ignore_errors=True)  # no dataset or iterator reads it then
+            if tf.executing_eagerly():
+                weakref.finalize(cached, shutil.rmtree, folder, ignore_errors=True)
+            else:  # a graph outlives its dataset
+                atexit.register(shutil.rmtree, folder, ignore_errors=True)
             return cached
         return dataset.cache(self._cache_path())
 
@@ -219,10 +224,15 @@ def _scale_images(*example):
 def _known_as(function):
     if isinstance(function, partial):
         return _known_as(function.func), function.args, sorted(function.keywords.items())
-    code = getattr(function, "__code__", None)  # of another lambda, in the same place
-    constants = [one for one in code.co_consts if isinstance(one, int | float | str | bytes)] if code else []
-    parts = [code.co_code, code.co_names, constants] if code else []
-    return getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__), parts
+    name = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
+    return *name, _code_of(getattr(function, "__code__", None))  # another lambda may be in the same place
+
+
+def _code_of(part):
+    """Return what a function's code, or a constant in it, has in common in all processes."""
+    if isinstance(part, tuple | frozenset):
+        return sorted(map(repr, map(_code_of, part))) if isinstance(part, frozenset) else [*map(_code_of, part)]
+    return [part.co_code, part.co_names, _code_of(part.co_consts)] if inspect.iscode(part) else part
 
 
 def _size_and_time(file):

@@ -270,7 +270,7 @@ class Lab:
             self._is_race = swept is ALL
             job = {}
             before = self.baseline
-            if before and not (isinstance(before, Run) and before.name in [run.name for run in self.runs]):
+            if before and not any(before is run for run in self.runs):
                 raise ValueError(f"baseline={before!r} is not a run of this Lab: use one of lab.runs, or None")
             if not before and swept is None and self.runs:
                 before = self.runs[-1]

@@ -63,9 +63,9 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
 
 def refuse_too_many(choices):
     """Raise ValueError for more combinations than a race can build."""
-    count = math.prod(map(len, choices))
+    count = math.prod(len(values[: MOST + 1]) for values in choices)
     if count > MOST:
-        raise ValueError(f"{count:,} combinations of choices, but a race takes at most {MOST}: give fewer choices")
+        raise ValueError(f"{count:,} or more combinations, but a race takes at most {MOST}: give fewer choices")
 
 
 def standings_at_checks(build, settings, seconds, progress=None):

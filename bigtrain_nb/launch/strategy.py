@@ -1,5 +1,6 @@
 """Choose the distribution strategy for this process: one device, several, or one of several workers."""
 
+import os
 from collections.abc import Sequence
 
 from bigtrain_nb.common.checks import positive
@@ -10,7 +11,7 @@ from bigtrain_nb.launch.same_run import describe_run
 from bigtrain_nb.train.devices import mirrored_over
 
 _made = []
-"""This worker's strategy, for another call: its port is in use."""
+"""TF_CONFIG and this worker's strategy, for another call: its port is in use."""
 
 
 def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distribute.Strategy:
@@ -43,15 +44,15 @@ def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distrib
     found = cluster_spec()
     if found is None:
         return _alone()
-    if _made:
-        return _made[0]
+    if _made and getattr(found, "tf_config", os.environ.get("TF_CONFIG")) == _made[0]:
+        return _made[1]
     gpus = tf.config.get_visible_devices("GPU")
     spec = connect_all_tasks(found, describe_run(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
     ways = tf.distribute.experimental.CommunicationImplementation
     way = ways.NCCL if gpus else ways.RING  # on GPUs, TensorFlow's default is its ring (tensorflow issue 50178)
     options = tf.distribute.experimental.CommunicationOptions(implementation=way)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    _made.append(made)
+    _made[:] = [spec.tf_config, made]
     chief = ", the chief" if spec.rank == 0 else ""
     role = f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs, summing by {way.value}"
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)

@@ -34,7 +34,7 @@ STEP_WINDOW, WINDOW = (0.05, 2), (0.15, 8)
 """Least seconds and batches of a window, for steps only and with iterators. The load of other programs changes within
 a second, so short windows that alternate often are more informative; buffers need longer ones."""
 PASS_TIMEOUT_SECONDS = 4.0
-"""Seconds to wait for the end of a first pass, or the measuring time if longer. After a timeout, there is no wait."""
+"""Seconds to wait for the end of a first pass, or a source's measuring time if longer. No wait after a timeout."""
 BUILD_SHARE = 4
 """New instances are built once the last ones were measured for this multiple of their building and warm-up time."""
 SHOWN = 4  # rates in the progress message; with more sources it adds the current one's position
@@ -54,12 +54,12 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     between batches, at most ten times per second; an exception from it ends the measurement. Without it, notebooks and
     terminals show a bar.
 
-    The warm-up lasts to the end of a source's first pass, which may fill a cache, but at most 4 s or the source's share
-    of ``seconds``; a dataset with ``repeat()`` has no end, so measure a cached dataset without it. A measurement window
-    of an iterator begins when this process is idle and buffered batches are consumed. If building and warm-up take no
-    more than a fifth of the time, sources are rebuilt repeatedly; if one of the functions always returns the same
-    object, all count as one instance. The `Comparison` keeps the last instances, such as models, so that it can be
-    extended: delete it to free their memory.
+    The warm-up lasts to the end of a source's first pass, which may fill a cache, but at most 4 s, or the source's
+    share of ``seconds`` if that is longer; a dataset with ``repeat()`` has no end, so measure a cached dataset without
+    it. A measurement window of an iterator begins when this process is idle and buffered batches are consumed. If
+    building and warm-up take no more than a fifth of the time, sources are rebuilt repeatedly; if one of the functions
+    always returns the same object, all count as one instance. The `Comparison` keeps the last instances, such as
+    models, so that it can be extended: delete it to free their memory.
 
     Raises ValueError for fewer than two factories and for sources with different units, TypeError if ``factories`` is
     not a dictionary or a factory is not a function, and everything that `throughput` raises, with the source's name.

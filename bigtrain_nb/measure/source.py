@@ -52,7 +52,7 @@ class Source:
         self.given = made
         if callable(getattr(made, "dataset", None)):
             made = made.dataset()
-        if getattr(made, "workers", 1) > 1 and hasattr(made, "max_queue_size"):
+        if any(kind.__name__ == "PyDataset" for kind in type(made).__mro__) and made.workers > 1:
             raise ValueError(
                 f"{name} is a PyDataset with workers={made.workers}, which only Keras' fit starts: measure it with"
                 " workers=1, or measure a function that calls fit"

@@ -316,7 +316,8 @@ class Model(keras.Model):
         in_pieces = training and self.micro_batches > 1
         traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
         if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
-            if not tf.executing_eagerly():  # eagerly, they are made when needed, by metrics in plain Python too
+            eagerly = tf.executing_eagerly()  # then metrics may be in plain Python, which needs values
+            with patched_method(self, "compute_metrics", lambda *_, **__: {}) if eagerly else nullcontext():
                 build_like_fit(self, data, with_optimizer=training)
             if in_pieces:
                 _refuse_optimizer(self)  # a MultiOptimizer may know its optimizers only now

@@ -1,5 +1,6 @@
 """Plans of transformers on clusters, against published parameter counts, formulas and training runs."""
 
+import re
 from statistics import median
 
 import pytest
@@ -258,6 +259,15 @@ def test_nodes_of_4_have_fewer_nics_for_a_tensor_parallel_group():
     model, settings = SIZES["70 B"], {"devices": 64, "tensor_parallel": 4, "pipeline_parallel": 1, "recompute": "none"}
     of_8, of_4 = (plan_cluster(model, 256, on="H200", devices_per_node=n, **settings) for n in (8, 4))
     assert of_4.time["data"] > 1.5 * of_8.time["data"] and of_4.time["tensor"] == of_8.time["tensor"]
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "float8"])
+def test_the_card_says_what_share_of_the_peak_is_reached(policy):
+    plan = plan_cluster(SIZES["7 B"], 512, on="H100", devices=16, policy=policy)
+    computing = next(line for line in str(plan).splitlines() if line.startswith("computing"))
+    reached, peak = re.search(r"FLOP; (\d+)% of ([\d.]+) TFLOP/s per device", computing).groups()
+    expected = plan.flops.total / (16 * float(peak) * 1e12 * plan.time["computing"])
+    assert int(reached) / 100 == pytest.approx(expected, abs=0.02)
 
 
 def test_a_given_layout_is_kept_and_says_first_how_full_the_memory_is():

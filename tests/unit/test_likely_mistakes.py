@@ -44,7 +44,7 @@ MISTAKES = {
     "bt.Lab(dataset, batch=4)": "batch=4: expected a list of choices",
     "bt.Lab(dataset, batch=[])": "batch=[]: expected a list of choices, a range of integers, True or False",
     "bt.Lab(dataset, batch=[1, True])": "batch has two equal choices, True and another: leave one out, or use strings",
-    "bt.race(lambda a, b: [[1]], a=range(99), b=range(9))": "891 combinations of choices, but a race takes at most 256",
+    "bt.race(lambda a, b: [[1]], a=range(99), b=range(9))": "891 or more combinations, but a race takes at most 256",
     "bt.Lab(dataset, batch=[4, '4'])": "batch has 2 choices 4: give each choice values that print differently",
     "bt.Lab(dataset, work=[lambda: 1, lambda: 2])": "work has 2 choices <lambda>: give each choice values that print",
     "bt.Lab(dataset, notes=312, batch=[4])": "notes=312 must be a function: notes(source, **settings) returns",

@@ -179,6 +179,11 @@ def test_data_whose_workers_only_fit_starts_is_refused():
         throughput(Images(workers=2), seconds=0.05)
     assert throughput(Images(), seconds=0.05).unit == "examples/s"
 
+    class Loader(list):
+        workers, max_queue_size = [None], 8
+
+    assert throughput(Loader([np.zeros([4, 2])] * 9), seconds=0.05).unit == "examples/s"
+
 
 def test_distributed_data_says_what_to_give_instead():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

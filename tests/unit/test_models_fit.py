@@ -99,6 +99,48 @@ def test_an_eager_step_accepts_metrics_in_plain_python(settings):
     assert [value for name, (value,) in logs.items() if "largest" in name] == [pytest.approx(largest, rel=1e-5)]
 
 
+def masked():
+    inputs = keras.Input((6,), dtype="int32")
+    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Embedding(5, 4, mask_zero=True)(inputs)))
+
+
+def two_sums():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in "ab"})
+
+
+random = np.random.default_rng(0)
+BY_CLASSES = keras.losses.SparseCategoricalCrossentropy
+FIRST_STEPS = {
+    "mask": (
+        masked,
+        lambda: BY_CLASSES(from_logits=True),
+        random.integers(0, 5, (8, 6)),
+        random.integers(0, 3, (8, 6)),
+    ),
+    "sums": (
+        two_sums,
+        lambda: {name: keras.losses.MeanSquaredError(reduction="sum") for name in "ab"},
+        random.normal(size=(8, 6)),
+        {name: random.normal(size=(8, 1)) for name in "ab"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FIRST_STEPS)
+def test_the_first_eager_step_in_micro_batches_is_that_of_stock(kind):
+    build, loss, x, y = FIRST_STEPS[kind]
+    logs = []
+    for convert in (lambda model: model, partial(bt.Model.of, micro_batches=2)):
+        keras.utils.set_random_seed(0)
+        model = convert(build())
+        model.compile(keras.optimizers.SGD(1e-3), loss(), run_eagerly=True)
+        logs.append(model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history)
+    assert logs[0].keys() == logs[1].keys()
+    for name, (value,) in logs[0].items():
+        assert logs[1][name] == [pytest.approx(value, rel=1e-5)]
+
+
 @pytest.mark.usefixtures("each_reduction")
 def test_arrays_validation_split_and_steps_per_epoch():
     model = compiled(2, steps_per_execution=2, metrics=["mae"])

@@ -1,5 +1,6 @@
 """Every setting builds and yields the same set of examples."""
 
+import gc
 import os
 import random
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from small_crops import AUTOTUNE, COUNT, examples, pipeline, sizes
 
 from bigtrain_nb import Pipeline, tf
+from bigtrain_nb.advanced.shared.fit_data import passes
 
 SETTINGS = {
     "source": ["files"],
@@ -170,8 +172,20 @@ def test_what_another_lambda_parsed_is_not_read(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
         writer.write(b"word")
     given = {"data": [str(tmp_path / "a.tfrecord")], "cache": tmp_path / "cached" / "mine"}
-    made = [Pipeline(parse=parse, **given) for parse in (lambda record: tf.constant(1), lambda record: tf.constant(2))]
-    assert [batch.numpy().tolist() for each in (*made, *made) for batch in each.dataset()] == [[1], [2], [1], [2]]
+    made = [
+        Pipeline(parse=parse, **given) for parse in (lambda record: tf.zeros((1, 1)), lambda record: tf.zeros((2, 1)))
+    ]
+    assert [batch.shape[1] for each in (*made, *made) for batch in each.dataset()] == [1, 2, 1, 2]
+
+
+def test_a_private_cache_file_outlives_what_was_derived_from_its_dataset(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        writer.write(b"word")
+    made = Pipeline(data=[str(tmp_path / "a.tfrecord")], parse=tf.identity, cache="file", shuffle=2)
+    several = passes(made)
+    gc.collect()
+    assert [len(list(several())) for _ in range(2)] == [1, 1]
+    assert len(list(tf.data.Dataset.range(2).flat_map(lambda _: made.dataset()))) == 2
 
 
 def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):

@@ -52,6 +52,7 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     for layer in chosen:
         if getattr(layer, "rows_of_logits", False):
             raise ValueError(f"{layer.name} computes its logits in chunks: recompute its blocks, not the entire model")
+    for layer in chosen:
         if not is_recomputed(layer):
             become(layer, Recomputed)
     return model

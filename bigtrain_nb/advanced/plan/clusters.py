@@ -189,7 +189,7 @@ class ClusterPlan(cards.Shown):
         return cards.stacked(*notes, self.memory.explain(), self._steps())
 
     def _steps(self):
-        peak = self.device.flops(self.policy)
+        peak = self.device.flops("mixed_bfloat16" if self.policy == "float8" else self.policy)
         reached = self.flops.total / (self.layout.devices * peak * self.time["computing"])
         how = {
             "computing": f"{amount(self.flops.total, 'FLOP')}; {reached:.0%} of {amount(peak, 'FLOP/s')} per device"

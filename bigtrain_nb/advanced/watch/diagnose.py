@@ -70,7 +70,7 @@ class Diagnosis(Shown):
 
     rate: throughput (examples/s) of the pipeline as it ran, iterating only. stages: from the source to the end.
     ceiling: upper bound in examples/s if all cores did only this work (cores / processor seconds per example). Stages
-    that call Python use at most one core: their calls run one at a time.
+    that compute in Python use at most one core: their calls run one at a time.
     autotuned: {"stage, parameter": value} that AUTOTUNE chose.
     cores: limit on this process's CPU time, in cores. free_cores: how many of them other programs left idle.
     """
@@ -123,7 +123,7 @@ class Diagnosis(Shown):
             words.append(f"{slowest.name} mostly waits: make more of its calls at once, or read more files at once.")
         elif speedup > 1.25:
             words.append(f"Up to {speedup:.1f}x is possible by doing the same work on more cores.")
-        elif in_python:
+        elif in_python and _in_turn(in_python) < 1.25 * self.rate:
             words.append("More cores would not help: the calls of Python are the limit.")
         else:
             words.append("They are busy. To go faster, do less work per example: smaller inputs, cheaper steps.")
