@@ -189,7 +189,7 @@ def graph_of_dataset(dataset):
 def _dataset_of(graph, original):
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     made = tf.data.experimental.from_variant(variant, original.element_spec)
-    made.original = original  # kept: a `Pipeline` removes its private cache file with its dataset
+    made.original = original  # a `Pipeline` removes its private cache file with its dataset
     return made
 
 

@@ -1,6 +1,5 @@
 """Input pipelines built from settings: one frozen dataclass -> `tf.data.Dataset`."""
 
-import atexit
 import hashlib
 import inspect
 import os
@@ -172,10 +171,8 @@ class Pipeline:
         if self.cache == "file":
             folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
             cached = dataset.cache(os.path.join(folder, "cache"))
-            if tf.executing_eagerly():
-                weakref.finalize(cached, shutil.rmtree, folder, ignore_errors=True)
-            else:  # a graph outlives its dataset
-                atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            owner = cached if tf.executing_eagerly() else tf  # a graph outlives its dataset: then at exit
+            weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
             return cached
         return dataset.cache(self._cache_path())
 
@@ -228,8 +225,7 @@ def _known_as(function):
     return *name, _code_of(getattr(function, "__code__", None))  # another lambda may be in the same place
 
 
-def _code_of(part):
-    """Return what a function's code, or a constant in it, has in common in all processes."""
+def _code_of(part):  # or of a constant in it; the same in all processes
     if isinstance(part, tuple | frozenset):
         return sorted(map(repr, map(_code_of, part))) if isinstance(part, frozenset) else [*map(_code_of, part)]
     return [part.co_code, part.co_names, _code_of(part.co_consts)] if inspect.iscode(part) else part

@@ -251,8 +251,7 @@ class Job(Shown):
         return self.names.index(worker) if isinstance(worker, str) else worker
 
     def _card(self):
-        count = len(self.names)
-        caption = f"{count} worker{'s' if count > 1 else ''} {self._how}"
+        caption = f"{len(self.names)} worker{'s' * (len(self.names) > 1)} {self._how}"
         if self.restarted:
             caption += f", restarts: {self.restarted}"
         rows = []

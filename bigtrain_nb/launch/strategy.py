@@ -10,8 +10,7 @@ from bigtrain_nb.launch.rendezvous import connect_all_tasks
 from bigtrain_nb.launch.same_run import describe_run
 from bigtrain_nb.train.devices import mirrored_over
 
-_made = []
-"""TF_CONFIG and this worker's strategy, for another call: its port is in use."""
+_made = {}  # this worker's strategy by TF_CONFIG, for another call: its port is in use
 
 
 def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distribute.Strategy:
@@ -23,9 +22,8 @@ def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distrib
     assign each task its own (--gpus-per-task).
 
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
-    TensorFlow runs anything; another call in a worker returns the same strategy. On the CPU each worker is one device.
-    Workers with GPUs sum their gradients with NCCL, others with TensorFlow's ring over gRPC; the printed line names the
-    method.
+    TensorFlow runs anything; in a worker, another call returns the same one. On the CPU each worker is one device.
+    Workers with GPUs sum gradients with NCCL, others with TensorFlow's ring over gRPC; the printed line names which.
 
     When they meet, the tasks compare what they run: the script and the modules in its folder that are loaded by now,
     arguments, versions, Keras settings, and the number of GPUs. ``may_differ`` lists arguments whose value may differ
@@ -44,15 +42,15 @@ def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distrib
     found = cluster_spec()
     if found is None:
         return _alone()
-    if _made and getattr(found, "tf_config", os.environ.get("TF_CONFIG")) == _made[0]:
-        return _made[1]
+    if known := _made.get(os.environ.get("TF_CONFIG")):
+        return known
     gpus = tf.config.get_visible_devices("GPU")
     spec = connect_all_tasks(found, describe_run(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
     ways = tf.distribute.experimental.CommunicationImplementation
     way = ways.NCCL if gpus else ways.RING  # on GPUs, TensorFlow's default is its ring (tensorflow issue 50178)
     options = tf.distribute.experimental.CommunicationOptions(implementation=way)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    _made[:] = [spec.tf_config, made]
+    _made[spec.tf_config] = made
     chief = ", the chief" if spec.rank == 0 else ""
     role = f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs, summing by {way.value}"
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)

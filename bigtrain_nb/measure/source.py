@@ -53,10 +53,7 @@ class Source:
         if callable(getattr(made, "dataset", None)):
             made = made.dataset()
         if any(kind.__name__ == "PyDataset" for kind in type(made).__mro__) and made.workers > 1:
-            raise ValueError(
-                f"{name} is a PyDataset with workers={made.workers}, which only Keras' fit starts: measure it with"
-                " workers=1, or measure a function that calls fit"
-            )
+            raise ValueError(f"{name} is a PyDataset, whose workers only Keras' fit starts: measure it with workers=1")
         self.made = made
         self.name = name
         self.progress = progress

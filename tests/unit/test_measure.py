@@ -175,7 +175,7 @@ def test_data_whose_workers_only_fit_starts_is_refused():
         def __getitem__(self, index):
             return np.zeros([4, 2]), np.zeros([4, 1])
 
-    with pytest.raises(ValueError, match="PyDataset with workers=2, which only Keras' fit starts: measure it with wor"):
+    with pytest.raises(ValueError, match="PyDataset, whose workers only Keras' fit starts: measure it with wor"):
         throughput(Images(workers=2), seconds=0.05)
     assert throughput(Images(), seconds=0.05).unit == "examples/s"
 
