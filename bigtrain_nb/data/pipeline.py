@@ -56,8 +56,8 @@ class Pipeline:
       while anything reads it) or a path (with a "/" in it), whose folder is created if missing. If each epoch has a
       dataset, give a path: datasets and programs share it if they read the same files, of the same size and
       modification time, with the same settings before the shuffle: a digest of these is added. A custom ``parse`` is
-      identified by its name and code, not by what it calls or closes over, and a `functools.partial` also by its
-      arguments: when that changes, choose another path. Only one program at a time can fill it.
+      identified by its name and code, not by its defaults or what it calls or closes over, and a `functools.partial`
+      also by its arguments: when that changes, choose another path. Only one program at a time can fill it.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: batch size in examples; the last batch may be smaller.

@@ -22,7 +22,7 @@ def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distrib
     assign each task its own (--gpus-per-task).
 
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
-    TensorFlow runs anything; in a worker, another call returns the same one. On the CPU each worker is one device.
+    TensorFlow runs anything; in a worker, a second call returns the same object. On the CPU each worker is one device.
     Workers with GPUs sum gradients with NCCL, others with TensorFlow's ring over gRPC; the printed line names which.
 
     When they meet, the tasks compare what they run: the script and the modules in its folder that are loaded by now,

@@ -335,7 +335,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         if several:
             error, seconds = fields["error"], fields["seconds"]
             instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
-        race = {name: fields[name] for name in ("settings", "eliminated") if "settings" in fields}
+        race = {name: fields[name] for name in ("settings", "eliminated")} if "settings" in fields else {}
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
             f"{path} holds no saved measurement: bt.load reads files that .save(path) of a Result, Comparison or Race"

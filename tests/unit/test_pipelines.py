@@ -178,7 +178,7 @@ def test_what_another_lambda_parsed_is_not_read(tmp_path):
     assert [batch.shape[1] for each in (*made, *made) for batch in each.dataset()] == [1, 2, 1, 2]
 
 
-def test_a_private_cache_file_outlives_what_was_derived_from_its_dataset(tmp_path):
+def test_a_private_cache_file_lives_as_long_as_what_reads_it(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
         writer.write(b"word")
     made = Pipeline(data=[str(tmp_path / "a.tfrecord")], parse=tf.identity, cache="file", shuffle=2)

@@ -124,7 +124,7 @@ class Diagnosis(Shown):
         elif speedup > 1.25:
             words.append(f"Up to {speedup:.1f}x is possible by doing the same work on more cores.")
         elif in_python and _in_turn(in_python) < 1.25 * self.rate:
-            words.append("More cores would not help: the calls of Python are the limit.")
+            words.append("More cores would not help: the Python calls are the limit.")
         else:
             words.append("They are busy. To go faster, do less work per example: smaller inputs, cheaper steps.")
         for what, value in self.autotuned.items():
@@ -196,7 +196,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     free = min(cores, max(0.0, len(usable_cores()) - busy_elsewhere))
     seconds_of_core = max(processor, 1e-9) / examples
     stages, autotuned = times.stages(examples, ours, _python_by_kind(dataset))
-    stages = tuple(replace(stage, in_python=_takes_turns(stage, seconds_of_core, free)) for stage in stages)
+    stages = tuple(replace(stage, in_python=_computes_in_python(stage, seconds_of_core, free)) for stage in stages)
     ceiling = cores / seconds_of_core
     in_python = [stage for stage in stages if stage.in_python]
     if in_python:
@@ -204,7 +204,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     return Diagnosis(examples / took, stages, ceiling, autotuned, cores, free)
 
 
-def _takes_turns(stage, seconds_of_core, free):
+def _computes_in_python(stage, seconds_of_core, free):
     """Return whether a stage's calls of Python compute, so that they run one at a time, rather than wait.
 
     Calls that share one core take, by the clock, what all of them together compute.
