@@ -282,7 +282,7 @@ def plan_cluster(
 
     def plans(count):
         sizes = tensor_parallel, pipeline_parallel, shard_size
-        for layout in _layouts(model, device, batch, count, sizes, zero_stage):
+        for layout in _layouts(model, device, batch // (micro_batches or 1), count, sizes, zero_stage):
             for each in again:
                 yield _plan(model, device, layout, batch, micro_batches, network, {**settings, "recompute": each})
 
@@ -297,12 +297,15 @@ def plan_cluster(
     raise ValueError(
         f"{amount(model.weights, 'parameters')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
         f" {on}: use more devices (a multiple of tensor_parallel x pipeline_parallel x shard_size), a sequence or more"
-        ' per data-parallel replica, recompute="everything", shorter sequences or a larger device'
+        ' per data-parallel replica and micro-batch, recompute="everything", shorter sequences or a larger device'
     )
 
 
-def _layouts(model, device, batch, devices, sizes, zero_stage):
-    """Yield layouts, those without a pipeline first; tensor parallelism stays within a node, on at most 8 devices."""
+def _layouts(model, device, most, devices, sizes, zero_stage):
+    """Yield layouts of at most ``most`` data-parallel replicas, those without a pipeline first.
+
+    Tensor parallelism stays within a node, on at most 8 devices.
+    """
     powers = [2**n for n in range(16)]
     heads = model.key_value_heads or model.heads
     tensor, pipeline, shard = sizes
@@ -310,7 +313,7 @@ def _layouts(model, device, batch, devices, sizes, zero_stage):
     stages = [pipeline] if pipeline else [n for n in powers if n <= model.layers]
     for p, t in itertools.product(stages, tensors):
         copies = devices // (t * p)
-        if devices % (t * p) or copies > batch:
+        if devices % (t * p) or copies > most:
             continue
         if shard:
             groups = [shard]
@@ -323,13 +326,12 @@ def _layouts(model, device, batch, devices, sizes, zero_stage):
 
 
 def _plan(model, device, layout, batch, micro_batches, network, settings):
-    share, at_a_time = -(-batch // layout.data_parallel_size), 1  # sequences per data-parallel replica
-    if micro_batches is not None:
-        at_a_time = -(-share // micro_batches)
-    elif layout.pipeline_parallel_size == 1:
+    share = -(-batch // layout.data_parallel_size)  # sequences per data-parallel replica
+    at_a_time = -(-share // (micro_batches or share))
+    if micro_batches is None and layout.pipeline_parallel_size == 1:
         one, two = (memory(model, layout, n, share, **settings).total for n in (1, 2))
         at_a_time = max(1, min(share, 1 + int((USABLE * device.memory - one) / (two - one))))
-    slices = -(-share // at_a_time)
+    slices = micro_batches or -(-share // at_a_time)
     policy, recompute = settings["policy"], settings["recompute"]
     flops = model.flops(batch, recompute)
     messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network, settings["optimizer"])
