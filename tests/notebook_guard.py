@@ -1,11 +1,9 @@
-"""Extend nbval for long notebooks: a timeout per cell, early detection of a dead kernel, skipping after a failure.
+"""Extend nbval for long notebooks: early detection of a dead kernel, and skipping after a failure.
 
-A cell tagged `timeout=120` may take 120 seconds instead of --nbval-cell-timeout. Kernels measure half as long as a
-reader's do; the asserted differences are large enough for that.
+Kernels measure half as long as a reader's do; the asserted differences are large enough for that.
 
-This relies on three internals of nbval 0.11: a cell's item with `cell`, `cell_num`, `parent.kernel` and
-`raise_cell_error`; the option nbval_cell_timeout, read each time a cell runs; and the kernel's `get_message`, which
-does all the waiting.
+This relies on two internals of nbval 0.11: a cell's item with `cell_num`, `parent.kernel` and `raise_cell_error`; and
+the kernel's `get_message`, which does all the waiting.
 """
 
 import os
@@ -14,7 +12,6 @@ from queue import Empty
 
 import pytest
 from nbval.plugin import IPyNbCell
-from notebook_rules import cell_seconds
 
 from bigtrain_nb.common.time_scale import VARIABLE
 
@@ -38,9 +35,7 @@ def pytest_runtest_setup(item):
 def pytest_runtest_call(item):
     if not isinstance(item, IPyNbCell):
         return (yield)
-    option = item.config.option
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(option, "nbval_cell_timeout", cell_seconds(item.cell, option.nbval_cell_timeout))
         patch.setattr(item.parent.kernel, "get_message", watchful(item))
         try:
             return (yield)

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import nbformat
 
-from bigtrain_nb.common.time_scale import time_scale
-
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
-CELL_SECONDS = 60  # as --nbval-cell-timeout in pyproject.toml
-TAG = re.compile(r"exercise|deterministic|evening|timeout=([1-9]\d*)")
+CELL_SECONDS = 480  # as --nbval-cell-timeout in pyproject.toml
+TAGS = ("exercise", "deterministic", "evening")
 MARKER = re.compile(r"\b(?!NBVAL_CHECK_OUTPUT\b)(?:NBVAL_|PYTEST_VALIDATE)\w*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -53,19 +51,6 @@ def write(notebook, path):
 
 def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def cell_seconds(cell, default=CELL_SECONDS):
-    """The time limit of the cell: 120 seconds with the tag `timeout=120`, the default without one.
-
-    A BIGTRAIN_NB_TIME_SCALE above 1 multiplies it.
-    """
-    longer = max(1.0, time_scale())
-    for tag in cell.metadata.get("tags", []):
-        limit = TAG.fullmatch(tag)
-        if limit and limit[1]:
-            return longer * int(limit[1])
-    return longer * default
 
 
 def clean(notebook):
@@ -166,7 +151,7 @@ def source_problems(notebook):
     if not notebook.cells or not re.search(r"\bminutes?\b", notebook.cells[0].source):
         problems.append("the first cell does not say how many minutes it takes")
     for number, cell in enumerate(notebook.cells):
-        unknown = [tag for tag in cell.metadata.get("tags", []) if not TAG.fullmatch(tag)]
+        unknown = [tag for tag in cell.metadata.get("tags", []) if tag not in TAGS]
         if cell.cell_type == "code":
             unknown += MARKER.findall(cell.source)
             if re.search(r"\bpip3?\s+install\b", cell.source):
@@ -175,8 +160,8 @@ def source_problems(notebook):
                 problems.append(f"cell {number} names an absolute path")
         if unknown:
             problems.append(
-                f"cell {number} has the tags or markers {', '.join(unknown)}; allowed are exercise, "
-                "deterministic, evening, timeout=120 and NBVAL_CHECK_OUTPUT"
+                f"cell {number} has the tags or markers {', '.join(unknown)}; allowed are {', '.join(TAGS)} and "
+                "NBVAL_CHECK_OUTPUT"
             )
     return problems
 

@@ -33,7 +33,7 @@ def execute(notebook, folder, **settings):
         cell.update(outputs=[], execution_count=None)
     client = NotebookClient(
         notebook,
-        timeout_func=rules.cell_seconds,
+        timeout=rules.CELL_SECONDS,
         kernel_name="python3",
         record_timing=False,
         store_widget_state=False,

@@ -84,7 +84,7 @@ NOTEBOOK = {
         {
             "cell_type": "code",
             "id": "ask",
-            "metadata": {"tags": ["timeout=120"], "exercise": "a.b", "collapsed": True},
+            "metadata": {"tags": ["deterministic"], "exercise": "a.b", "collapsed": True},
             "source": ["bt.predict(...)"],
             "outputs": [{"output_type": "stream", "name": "stdout", "text": ["author's"]}],
             "execution_count": 3,
@@ -113,7 +113,7 @@ def test_a_copy_is_made_and_the_notebook_stays_as_it_is(shipped, tmp_path, capsy
     cells = [(cell["id"], cell["source"]) for cell in made["cells"]]
     assert cells == [("title", "# Title"), ("ask", "bt.predict(...)")]
     assert made["cells"][1]["outputs"] == [] and made["cells"][1]["execution_count"] is None
-    assert made["cells"][1]["metadata"] == {"tags": ["timeout=120"], "exercise": "a.b"}
+    assert made["cells"][1]["metadata"] == {"tags": ["deterministic"], "exercise": "a.b"}
     assert made["metadata"]["kernelspec"] == {"name": "python3"} and "rendered" not in made["metadata"]["bigtrain"]
     assert shipped.read_bytes() == before
     assert (tmp_path / "my" / "scripts" / "train_photos.py").exists() and not (tmp_path / "scripts").exists()
@@ -185,7 +185,7 @@ def test_the_evening_has_its_cells_alone_and_leads_to_the_next(evening, tmp_path
     assert not (tmp_path / "my" / "evening-01-first.ipynb").exists()
     made = copies.read("my/evening-00-first.ipynb")["cells"]
     assert [cell["id"] for cell in made] == ["title", "ask", "next"] and made[1]["outputs"] == []
-    assert made[1]["metadata"]["tags"] == ["timeout=120", "evening"]
+    assert made[1]["metadata"]["tags"] == ["deterministic", "evening"]
     assert made[2]["source"] == "**Next:** [02](evening-02-second.ipynb), [01](01-first.ipynb#Place)"
     assert copies.read("my/00-first.ipynb")["cells"][3]["source"].startswith("**Next:** [02](02-second")
     made[1]["source"] = "mine"

@@ -18,10 +18,10 @@ def stored(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     monkeypatch.setattr(render, "ROOT", tmp_path)
 
-    def store(*sources, tags=()):
+    def store(*sources):
         path = tmp_path / "notebooks" / "small.ipynb"
         stale = new_output("stream", name="stdout", text="stale")
-        cells = [new_code_cell(source, metadata={"tags": list(tags)}, outputs=[stale]) for source in sources]
+        cells = [new_code_cell(source, outputs=[stale]) for source in sources]
         rules.write(rules.clean(new_notebook(cells=cells)), path)
         return path
 
@@ -53,8 +53,9 @@ def test_rendering_stores_outputs_once_until_something_changes(stored, capsys):
         ("import time; time.sleep(30)", ["timed out"]),
     ],
 )
-def test_a_notebook_with_a_problem_is_left_as_it_was(stored, capsys, source, reasons):
-    path = stored(source, tags=["timeout=2"] if reasons == ["timed out"] else [])
+def test_a_notebook_with_a_problem_is_left_as_it_was(stored, capsys, monkeypatch, source, reasons):
+    monkeypatch.setattr(rules, "CELL_SECONDS", 2 if reasons == ["timed out"] else 60)
+    path = stored(source)
     before = path.read_text()
     assert render.main([str(path)]) == 1
     said = capsys.readouterr().out

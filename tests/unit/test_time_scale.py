@@ -1,9 +1,7 @@
-"""BIGTRAIN_NB_TIME_SCALE: a factor on measurement times and cell timeouts."""
+"""BIGTRAIN_NB_TIME_SCALE: a factor on measurement times."""
 
-import notebook_rules as rules
 import pytest
 from clocks import Source
-from nbformat.v4 import new_code_cell
 
 import bigtrain_nb as bt
 
@@ -45,13 +43,6 @@ def test_the_lab_and_the_diagnosis_have_it_too(clock, say, monkeypatch):
     )
     bt.diagnose(bt.tf.data.Dataset.range(100).batch(10), seconds=2)
     assert sum(pulled) == pytest.approx(6)
-
-
-def test_a_cell_may_take_as_much_longer_and_never_less(say):
-    cell = new_code_cell(metadata={"tags": ["timeout=120"]})
-    for said, times in {"": 1, "3": 3, "0.5": 1}.items():
-        say(said)
-        assert rules.cell_seconds(cell) == 120 * times and rules.cell_seconds(new_code_cell()) == 60 * times
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "nan", "inf", "much"])
