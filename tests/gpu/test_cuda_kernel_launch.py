@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from recurrence import both_passes, by_doubling, expected, far, kernel, numbers, recurrence, trained
+from recurrence import both_passes, by_doubling, everywhere, expected, far, kernel, numbers, recurrence, trained
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.kernels import cuda_kernel as module
@@ -67,18 +67,8 @@ def test_in_bfloat16_as_rounded_from_float32():
 
 
 def test_everywhere_in_a_program():
-    a, x, _ = numbers((2, 9, 40))
-    once = expected(a, x, x)[0]
-    compiled = {"jit_compile": True, "autograph": False}
-    assert far(tf.function(lambda x: recurrence(x, x), **compiled)(x), expected(x, x, x)[0]) < 1e-6
-    thrice = tf.function(
-        lambda a, x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, recurrence(a, x)), (0, x))[1], **compiled
-    )
-    assert far(thrice(a, x), expected(a, expected(a, once, x)[0], x)[0]) < 1e-6
-    both = tf.function(lambda a, x: (recurrence(a, x), recurrence(a[:, :5], x[:, :5])), **compiled)(a, x)
-    assert far(both[0], once) < 1e-6 and far(both[1], once[:, :5]) < 1e-6
-    assert far(recurrence(a, x), once) < 1e-6
-    assert far(tf.function(lambda a, x: recurrence(a, x) + 1)(a, x), once + 1) < 1e-6
+    for found, right in everywhere():
+        assert far(found, right) < 1e-6
 
 
 def test_in_a_cuda_graph_and_from_the_cache_of_compiled_programs(tmp_path):
