@@ -274,7 +274,6 @@ def test_gradients_of_shards_travel_in_16_bits():
     ("build", "settings", "sentence"),
     [
         (dense, {"fully_shard": BLOCKS, "shard_optimizer": True}, "cannot be combined"),
-        (dense, {"fully_shard": "nothing"}, "selects no layer of"),
         (lambda: bt.recompute(dense(), BLOCKS), {"fully_shard": BLOCKS}, "leave out bt.recompute"),
         (
             lambda: in_two_blocks(lambda x: layers.Dense(8, kernel_regularizer="l2")(x)),
