@@ -7,7 +7,7 @@ from itertools import product
 import hub_models
 import numpy as np
 import pytest
-from equal_models import apart_of_weights, on, precision
+from equal_models import apart_of_weights, precision
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -87,18 +87,6 @@ def test_lengths_that_are_not_known_beforehand_and_xla():
         chunked = bt.chunk_attention(model_of("causal", **settings), chunks=3)
         trained(chunked, jit_compile=not settings)
         assert apart_of_weights(chunked, whole("causal")) < 1e-5
-
-
-def test_two_replicas_in_micro_batches_recomputed():
-    def block(x):
-        inputs = keras.Input(x.shape[1:])
-        return bt.recompute(keras.Model(inputs, self_attention(inputs, use_causal_mask=True)))(x)
-
-    with on(2):
-        model = bt.chunk_attention(model_of(block), chunks=3)
-        bt.Model.of(model, micro_batches=2, shard_optimizer=True)
-        trained(model)
-    assert apart_of_weights(model, whole("causal")) < 1e-6
 
 
 def test_a_mask_of_the_callers_is_cut_by_rows():

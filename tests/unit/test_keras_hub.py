@@ -56,18 +56,18 @@ def assert_trained_as(stock, taken):
     assert apart(taken, stock.model) < 2e-5 < moved
 
 
-def in_four_and_sharded(model):
-    return bt.Model.of(model, micro_batches=4, shard_optimizer=True)
+def in_two_and_sharded(model):
+    return bt.Model.of(model, micro_batches=2, shard_optimizer=True)
 
 
 OTHERS = pytest.mark.more("KerasHub's other tasks: the ones of the first tier have the most inputs and frozen weights")
 
 
 @pytest.mark.parametrize("name", in_two_tiers(hub_models.TASKS, ["BART"], OTHERS))
-def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path):
+def test_two_replicas_in_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path):
     build, data = hub_models.TASKS[name]
     stock = stock_of(name)
-    taken = train(built(build, 2, in_four_and_sharded), data)
+    taken = train(built(build, 2, in_two_and_sharded), data)
     assert_trained_as(stock, taken)
     for metric, values in stock.model.history.history.items():
         assert taken.history.history[metric] == pytest.approx(values, rel=1e-4), metric
@@ -127,7 +127,7 @@ def test_texts_go_into_fit_and_generate_gives_the_same_tokens_also_recomputed_in
     def all_of_it(model):
         bt.recompute(model, r"transformer_layer_\d+")
         bt.chunk_attention(model, chunks=3)
-        return bt.Model.of(model, micro_batches=2)
+        return in_two_and_sharded(model)
 
     stock, taken = of_texts(), of_texts(all_of_it, replicas=2)
     assert apart(taken, stock) < 2e-5
