@@ -35,6 +35,7 @@ extern "C" __global__ void recurrence_backward(  // (of h, as of a, a row per ti
     }
 }
 """
+COMPILED = {"jit_compile": True, "autograph": False}
 NUMBERS = {tf.float32: "float", tf.bfloat16: "bfloat16"}
 
 
@@ -84,7 +85,7 @@ def numbers(shape, dtype="float32", seed=0):
 
 
 def both_passes(function):
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(**COMPILED)
     def run(a, x, upstream):
         with tf.GradientTape() as tape:
             tape.watch([a, x])
@@ -97,6 +98,27 @@ def both_passes(function):
 def far(found, right):
     found, right = (np.asarray(tf.cast(one, "float64")) for one in (found, right))
     return float(np.linalg.norm(found - right) / max(np.linalg.norm(right), 1e-30))
+
+
+def everywhere():
+    """Return (found, expected) for each place in a program: the same operand twice, in a loop, two sizes, eagerly, and
+    in a function not compiled by XLA.
+    """
+    a, x, _ = numbers((2, 9, 40))
+    once = expected(a, x, x)[0]
+    twice = tf.function(lambda x: recurrence(x, x), **COMPILED)(x)
+    thrice = tf.function(
+        lambda a, x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, recurrence(a, x)), (0, x))[1], **COMPILED
+    )
+    whole, part = tf.function(lambda a, x: (recurrence(a, x), recurrence(a[:, :5], x[:, :5])), **COMPILED)(a, x)
+    return [
+        (twice, expected(x, x, x)[0]),
+        (thrice(a, x), expected(a, expected(a, once, x)[0], x)[0]),
+        (whole, once),
+        (part, once[:, :5]),
+        (recurrence(a, x), once),
+        (tf.function(lambda a, x: recurrence(a, x) + 1)(a, x), once + 1),
+    ]
 
 
 class Recurrent(keras.layers.Layer):

@@ -60,8 +60,17 @@ def test_updates_on_the_clock_are_as_stale_as_the_solution_says():
     assert len(found) == 10 + 10 + 4 and found == expected
 
 
-@pytest.mark.parametrize("weights", ["no mask", "boundaries weighted", "padding weighted"])
-@pytest.mark.parametrize("inputs", ["no mask", "positions run on", "padding weighted"])
+FAULTS = {
+    "no mask": "mask",
+    "positions run on": "positions",
+    "boundaries weighted": "boundary",
+    "padding weighted": "padding",
+}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights"), [("no mask", "boundaries weighted"), ("positions run on", "padding weighted")]
+)
 def test_the_exercise_plants_faults_as_its_notebook_switches_them_off(inputs, weights):
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]}
     batch = feed_a_language_model._packed_rows()
@@ -73,15 +82,7 @@ def test_the_exercise_plants_faults_as_its_notebook_switches_them_off(inputs, we
 
     switched_off = known["switched_off"]
     planted = switched_off[inputs][0], known["labels"], switched_off[weights][2]
-    names = {
-        "no mask": "mask",
-        "positions run on": "positions",
-        "boundaries weighted": "boundary",
-        "padding weighted": "padding",
-    }
-    in_inputs = {names[inputs]} & {"mask", "positions"}
-    in_weights = {names[weights]} & {"boundary", "padding"}
-    faulty = feed_a_language_model._faulty_gradient(tuple(in_inputs | in_weights))
+    faulty = feed_a_language_model._faulty_gradient((FAULTS[inputs], FAULTS[weights]))
     np.testing.assert_allclose(feed_a_language_model._gradient_function()(*planted), faulty, atol=1e-5)
 
 

@@ -5,7 +5,6 @@ Without a GPU the kernel is emulated from its operands (fused_emulated.py); test
 
 import json
 import re
-from functools import partial
 from itertools import product
 
 import hub_models
@@ -67,14 +66,6 @@ def test_one_call_forward_and_one_back(as_on_a_gpu, causal):
         assert settings["intermediate_tensor_shape"]["dimensions"] == ["2", "2", "48", "48"]
         assert settings["intermediate_tensor_shape"]["element_type"] == "BF16"
     assert not has_scores(hlo, 48)
-
-
-def test_dropout_has_targets_of_its_own_and_its_seed(as_on_a_gpu, monkeypatch):
-    """`fuse_attention` refuses dropout; tests/gpu/test_fused_dropout.py examines the masks."""
-    monkeypatch.setattr(cudnn, "Settings", partial(cudnn.Settings, dropout_rate=0.1, seed=7))
-    found, _ = calls_in(bt.fuse_attention(attention()), tf.ones([2, 48, 16]))
-    assert [target for target, _ in found] == ["__cudnn$fmhaSoftmaxDropout", "__cudnn$fmhaSoftmaxDropoutBackward"]
-    assert [(settings["dropout_rate"], settings["seed"]) for _, settings in found] == [(0.1, 7)] * 2
 
 
 def test_a_sliding_window_is_a_number(as_on_a_gpu):
@@ -160,12 +151,10 @@ def padding_of(kind, batch=4, length=12):
     return real
 
 
-PADDED = [*product(NAMES[:-1], ["right", "left", "holes"])]
-EACH_ONCE = [case for case in PADDED if case[0] == "GPT-2" or (case[0] in DIFFERENT and case[1] == "holes")]
-EVERY_PADDING = pytest.mark.more("every model x every padding")
+PADDED = [*product(["GPT-2"], ["right", "left"]), *product(DIFFERENT, ["holes"])]
 
 
-@pytest.mark.parametrize(("name", "padding"), in_two_tiers(PADDED, EACH_ONCE, EVERY_PADDING))
+@pytest.mark.parametrize(("name", "padding"), PADDED)
 def test_equal_to_stock_at_all_places_that_are_real(emulated, name, padding):
     _, data = hub_models.TASKS[name]
     keras.utils.set_random_seed(0)
@@ -278,13 +267,9 @@ def test_operands_of_packed_rows():
 
 
 def test_without_a_gpu_it_is_chunks_and_says_so(capsys):
-    keras.utils.set_random_seed(0)
-    model = attention(length=1100, dtype="float32", use_causal_mask=True)
-    x = tf.random.normal([2, 1100, 16])
-    y = model(x)
+    model = attention(dtype="float32")
     assert bt.fuse_attention(model) is model
     assert "in chunks of rows, for there is no NVIDIA GPU" in capsys.readouterr().out
-    np.testing.assert_allclose(model(x), y, atol=1e-5)
 
 
 @pytest.mark.parametrize(("length", "is_known"), [(1023, True), (1023, False), (7, False)])

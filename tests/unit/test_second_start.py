@@ -8,6 +8,8 @@ import sys
 import kept_programs
 import pytest
 
+pytestmark = pytest.mark.more("processes that compile: notebook 07 starts a second one that finds the program")
+
 
 def losses(folder, *changes, made_before=0):
     """Return {change: losses}, trained in one process, and the programs in the folder after it."""
@@ -30,7 +32,6 @@ def test_a_second_process_finds_the_program_also_after_other_work(tmp_path):
     assert second == (first, programs)
 
 
-@pytest.mark.more("two processes, each of which compiles")
 def test_a_program_that_was_cut_off_is_named(tmp_path):
     """Keras alone says that the input ran out of data, and trains nothing."""
     _, (program,) = losses(tmp_path, "none")
@@ -39,7 +40,6 @@ def test_a_program_that_was_cut_off_is_named(tmp_path):
         losses(tmp_path, "none")
 
 
-@pytest.mark.more("three processes that compile a dozen programs each")
 def test_a_changed_model_gets_its_own_program(tmp_path):
     changes = list(kept_programs.CHANGES)
     right, _ = losses(None, *changes)
