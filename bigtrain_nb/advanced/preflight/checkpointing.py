@@ -22,8 +22,6 @@ ON_ANOTHER_DEVICE = 2e-2
 """Relative to the largest output, if this process has a GPU, whose matmuls round to ten bits: the other has none."""
 LEAST_SECONDS = 15
 """Time that must be left to start a process, which first loads TensorFlow."""
-SHARDS = 3
-"""Approximate number of files for the weights: fewer if one weight is large."""
 STOPPED_AFTER, STEPS = 2, 4
 STRANGER = """
 import pickle
@@ -63,13 +61,6 @@ def saved(training):
             return _not_loaded(error)
         if change > most:
             return _differs(words, change)
-        unlike = _unlike_in_shards(training.model, loaded, folder)
-        if unlike:
-            return failure(
-                f"Saved to several files with max_shard_size and loaded, {len(unlike)} of {len(loaded.weights)}"
-                f" weights differ: {unlike[0]}.",
-                "Save them in one file, and use Keras 3.15 or newer.",
-            )
         if training.seconds_left < LEAST_SECONDS:
             return ok(f"{words}, it gives the same outputs. There was no time to try a new process.", "14")
         try:
@@ -85,7 +76,7 @@ def saved(training):
     change = largest_change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else most):
         return _differs(words, change)
-    return ok(f"{words}, it gives the same outputs; so do weights in several files.", "14")
+    return ok(f"{words}, it gives the same outputs.", "14")
 
 
 def _not_saved(model, folder, error):
@@ -100,20 +91,6 @@ def _not_saved(model, folder, error):
         f"{words} ModelCheckpoint would end fit with this error. Its weights alone can be saved.",
         f"{advice} save weights only: ModelCheckpoint(..., save_weights_only=True), bt.Resume.",
     )
-
-
-def _unlike_in_shards(model, loaded, folder):
-    """Return the paths of weights that differ after saving to several files and loading."""
-    sizes = [weight.numpy().nbytes for weight in model.weights]
-    if len(sizes) < 2:
-        return []
-    path = os.path.join(folder, "shards.weights.json")
-    model.save_weights(path, max_shard_size=1.01 * max(*sizes, sum(sizes) / SHARDS) / 2**30)
-    for weight in loaded.weights:
-        weight.assign(tf.zeros_like(weight))
-    loaded.load_weights(path)
-    pairs = zip(model.weights, loaded.weights, strict=True)
-    return [one.path for one, other in pairs if not np.array_equal(one.numpy(), other.numpy(), equal_nan=True)]
 
 
 def _not_loaded(error):

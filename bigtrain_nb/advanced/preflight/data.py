@@ -32,9 +32,11 @@ ONE_CLASS_BY_CHANCE = 0.05
 FEW_CLASSES = 0.5
 """Least share of the classes of a shuffled batch. The order within a batch does not matter."""
 REPEATED = 0.2
-"""Share of batches that are equal to the previous one."""
+"""Share of batches that are equal to the previous one, in excess of chance: few batches may be possible."""
 AMONG_TRAINING = 0.05
 """Share of validation examples that may overlap with training, in excess of chance."""
+MOSTLY_REPEATED = 0.5
+"""Share of training examples that occur again, above which an overlap cannot be told from chance."""
 SHARE_FOR_EXAMPLES = 0.05
 """Share of the remaining time for reading the examples of each dataset."""
 SPREAD = 3
@@ -79,6 +81,8 @@ def runs(training):
         if not training.has_own_step:
             outputs = training.outputs(training.x)
         training.step(training.first)
+        if training.has_own_step and not training.model.run_eagerly:  # in a graph, as fit runs it
+            tf.function(training.model.train_step, autograph=False).get_concrete_function(training.first)
     except Skipped:
         raise
     except Exception as error:
@@ -86,8 +90,8 @@ def runs(training):
             raise Skipped('a step fails because the targets are wrong, see "targets"') from error
         training.fails_with = words_of(error)
         return fails(training)
-    training.state.restore_values()
     failing, taken = _failing_batch(training)
+    training.state.restore_values()
     if failing or training.unread is not None:
         return failing or unread(training)
     words = f"{training.examples} examples a batch; {taken} of {len(training.batches)} batches tried"
@@ -108,7 +112,7 @@ def _failing_batch(training):
             if training.has_own_step:
                 training.step(batch)
             else:
-                training.loss_of(batch)
+                training.loss_of(batch, training=True)
         except Skipped:
             return None, place
         except Exception as error:
@@ -166,7 +170,7 @@ def _not_finite_in(batch, place):
     """Describe the first part of a batch that has non-finite values; "" if none has."""
     for kind in KINDS:
         for name, (value,) in named_tensors([batch], kind).items():
-            bad = ~np.isfinite(tf.cast(value, tf.float32).numpy()) if value.dtype.is_floating else np.zeros(1, bool)
+            bad = ~np.isfinite(value.numpy()) if value.dtype.is_floating or value.dtype.is_complex else np.zeros(1)
             if bad.any():
                 first = tuple(int(i) for i in np.argwhere(bad)[0])
                 return f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at {first}."
@@ -193,9 +197,10 @@ def constant(training):
     for name in ("targets", "inputs"):
         tensors = named_tensors(training.batches, name)
         of_all = {each: list(map(np.asarray, values)) for each, values in tensors.items() if values[0].shape.rank}
-        if of_all and all(map(_is_constant, of_all.values())):
+        same = [each for each, values in of_all.items() if _is_constant(values)]
+        if same and (name == "targets" or len(same) == len(of_all)):
             return warning(
-                f"The {' and the '.join(of_all)} of all {examples:,} examples that were read are the same: there is"
+                f"The {' and the '.join(same)} of all {examples:,} examples that were read are the same: there is"
                 " nothing to learn.",
                 "Look at the function that makes them, and at how the dataset is shuffled.",
             )
@@ -261,7 +266,8 @@ def repeated(training):
             f"All {len(prints)} batches that were read are identical.",
             "Right for full-batch training. Otherwise look for a batch kept outside of the loop, or repeat() of one.",
         )
-    if again >= REPEATED:
+    by_chance = sum(count * (count - 1) for count in Counter(prints).values()) / (len(prints) * (len(prints) - 1))
+    if again - by_chance >= REPEATED:
         return failure(
             f"{again:.0%} of {len(prints)} batches are equal to the one before.",
             "Look at what the dataset does between two batches.",
@@ -311,7 +317,7 @@ def validation_alike(training):
             )
         if not np.isfinite(of_training).all():
             raise Skipped(f"the {name} of training contain non-finite values")
-        if _is_another_scale(of_training, theirs[name]):
+        if _is_another_scale(of_training, theirs[name]) and not _is_rare(name, training.batches, others):
             words = "The {} of validation have mean {:.3g} and deviation {:.3g}, those of training {:.3g} and {:.3g}"
             words = words.format(name, *theirs[name], *of_training)
             if _drifts(training, name):
@@ -339,6 +345,13 @@ def _is_another_scale(one, other):
     deviation = one[1] + 1e-9
     spread = (other[1] + 1e-9) / deviation
     return spread > SPREAD or spread < 1 / SPREAD or abs(other[0] - one[0]) > SHIFT * deviation
+
+
+def _is_rare(name, *datasets):
+    """Return whether an input of one number is constant in one dataset, and the other has that number too: a flag."""
+    both = [np.concatenate(list(map(np.ravel, named_tensors(each, "inputs")[name]))) for each in datasets]
+    is_number = all(math.prod(each.shape[1:]) == 1 for each in named_tensors(datasets[0], "inputs")[name])
+    return is_number and any(len(set(one)) == 1 and one[0] in other for one, other in (both, both[::-1]))
 
 
 def _drifts(training, name):
@@ -417,6 +430,11 @@ def validation_apart(training):
             "Split the examples once, before you shuffle: after shuffle(), take() and skip() split them differently"
             " in each epoch, unless it has reshuffle_each_iteration=False.",
             "11",
+        )
+    if by_chance > MOSTLY_REPEATED:
+        raise Skipped(
+            f"{by_chance:.0%} of the {read:,} examples of training occur more than once, so {share:.0%} of validation"
+            " may be among them by chance: leave out repeat() and oversampling"
         )
     return ok(f"{words}{f' (at random: {by_chance:.0%})' if by_chance >= 0.01 else ''}.")
 

@@ -112,7 +112,7 @@ def _answer_within(training, targets, y):
             "Hide later positions: use_causal_mask=True in attention, padding='causal' in Conv1D, no Bidirectional.",
             "11",
         )
-    if offset == 0 and seen <= threshold and not copy:
+    if offset == 0 and seen <= threshold and not copy and _sees_itself(training, inputs, place) > threshold:
         return failure(
             f"{targets} at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
@@ -289,26 +289,38 @@ def _fitted(x, y, counted):
 
 def _sees_later(training, inputs, place):
     """Return how much outputs of the first half change when the second half of the inputs changes."""
+    middle = inputs[place].shape[1] // 2
+    return _change_by(training, inputs, place, slice(middle, None), slice(middle))
+
+
+def _sees_itself(training, inputs, place):
+    """Return how much the output in the middle changes with the input there."""
+    middle = inputs[place].shape[1] // 2
+    return _change_by(training, inputs, place, *2 * [slice(middle, middle + 1)])
+
+
+def _change_by(training, inputs, place, changing, seen):
+    """Return how much outputs at positions ``seen`` change when an input changes at the positions ``changing``."""
     value = inputs[place].numpy()
-    middle = value.shape[1] // 2
+    before = value[:, changing]
     other = value.copy()
-    other[:, middle:] = np.roll(value, 1, 0)[:, middle:] if len(value) > 1 else value[:, middle:][:, ::-1]
+    other[:, changing] = np.roll(before, 1, 0) if len(value) > 1 else before[:, ::-1]
     if value.dtype.kind == "f":
-        other[:, middle:] += value.std()
+        other[:, changing] += value.std()
     else:  # not to 0, which may be padding and change the mask
         highest = max(1, int(value.max()))
-        other[:, middle:] = np.where(value[:, middle:] > 0, value[:, middle:] % highest + 1, value[:, middle:])
+        other[:, changing] = np.where(before > 0, before % highest + 1, before)
     changed = list(inputs)
     changed[place] = tf.constant(other, inputs[place].dtype)
     before = training.reproducible_outputs()
     after = training.outputs_again(keras.tree.pack_sequence_as(training.x, changed))
-    earlier = [
-        [each[:, :middle] for each in outputs if len(each.shape) > 1 and each.shape[1] == value.shape[1]]
+    compared = [
+        [each[:, seen] for each in outputs if len(each.shape) > 1 and each.shape[1] == value.shape[1]]
         for outputs in (before, after)
     ]
-    if not earlier[0]:
+    if not compared[0]:
         raise Skipped("the outputs have no row for each position of a sequence")
-    return largest_change(*earlier)
+    return largest_change(*compared)
 
 
 def _padded_input(training):

@@ -5,6 +5,7 @@ The reference for any loss is the best constant predictor: the best model that i
 
 import math
 import time
+from itertools import product
 
 import numpy as np
 from scipy.optimize import minimize
@@ -47,9 +48,10 @@ SCALE_FALLS = 3
 excess by a factor of 3. Healthy trainings start at 1.0 to 2.9 constants, so the first alone is weak evidence."""
 LOSS_OF_RAW_TARGETS = 1000
 """Multiple of the best constant at which a regression's loss may start: a mean of about 30 deviations."""
-DEAD = 1.0
 MANY_DEAD = 0.5
-"""Shares of a layer's units that are 0 for all examples: all blocked, or half of the width wasted."""
+"""Share of a layer's units that are 0 for all examples: half of the width is wasted."""
+LEAST_UNITS = 4
+"""Units of a layer that may all be dead only by a fault; in a narrow gate, as of squeeze-and-excitation, by chance."""
 LARGE = 100
 """Deviation of the noise that is added to a weight to revive dead units."""
 FROZEN = 0.01
@@ -164,12 +166,14 @@ def start(training):
         return ok(f"The loss starts at {number(first)}; the best constant predictor scores {number(constant)}.")
     standard = _loss_of_standard_inputs(training)
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
-        return failure(
-            f"The loss starts at {number(first)}, the best constant predictor scores {number(constant)}, and with"
-            f" inputs of mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the"
-            " wrong scale.",
-            "Standardize the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
-        )
+        words = f"The loss starts at {number(first)}, the best constant predictor scores {number(constant)}, and with"
+        words += f" inputs of mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the"
+        words += " wrong scale."
+        advice = "Standardize the inputs: a Normalization layer, or Rescaling(1 / 255) for images."
+        layers = [each for each in layers_within(training.model) if own_weights_to_train(each)]
+        if layers and not layers[0].trainable:
+            return warning(words, f"Right if the frozen {layers[0].name} was trained on such inputs. If not: {advice}")
+        return failure(words, advice)
     for value in keras.tree.flatten(training.y) if training.y is not None else []:
         values = tf.cast(value, tf.float32).numpy() if value.dtype.is_floating else np.zeros(1)
         if first > LOSS_OF_RAW_TARGETS * max(constant, 1e-12) and abs(values).max() > 30:
@@ -191,7 +195,10 @@ def gradient(training):
     if not weights:
         return failure("Nothing trains: the model has no trainable weights.", "Set trainable=True.", "06")
     silent = set(range(len(weights)))
-    for batch in training.batches[:2]:
+    until = time.monotonic() + SHARE_OF_TIME / 2 * training.seconds_left
+    for place, batch in enumerate(training.batches):
+        if not silent or (place > 1 and time.monotonic() > until):
+            break
         loss, gradients = training.gradients(batch, training=True)
         if not math.isfinite(loss):
             raise Skipped("the loss is not finite")
@@ -199,9 +206,9 @@ def gradient(training):
     silent = _still_silent_after_a_step(training, silent) if silent else silent
     if not silent:
         return ok(f"All {len(weights)} weights that train get a gradient.")
-    wholly_dead = _dead_layers(training)[0]
-    if wholly_dead:
-        raise Skipped(f"{len(silent)} weights get none, because all units of {wholly_dead[0]} are dead")
+    dead_layers = [name for name, units in _dead_units(training) if units.all()]
+    if dead_layers:
+        raise Skipped(f"{len(silent)} weights get none, because all units of {dead_layers[0]} are dead")
     silent = [weights[place] for place in sorted(silent)]
     used = _moving_outputs(training, silent, 1)
     flat = [] if used else _moving_outputs(training, silent, LARGE)
@@ -220,15 +227,18 @@ def gradient(training):
             "11",
         )
     return warning(
-        f"{len(silent)} of {len(weights)} weights get no gradient, and no output with a loss depends on them: {names}.",
-        "Use these layers in call, or leave them out.",
+        f"{len(silent)} of {len(weights)} weights get no gradient, and no output that the loss's gradient reaches"
+        f" depends on them: {names}.",
+        "Use these layers in call, or leave them out; look at loss_weights and at sample weights of 0.",
     )
 
 
 def dead(training):
     """Are relu units 0 for all examples?"""
     training.refuse_own_step()
-    wholly, halves, count = _dead_layers(training)
+    found = _dead_units(training)
+    wholly = [name for name, units in found if units.all() and len(units) >= LEAST_UNITS]
+    halves = [name for name, units in found if units.mean() > MANY_DEAD]
     if wholly:
         return failure(
             f"All units of {', '.join(wholly[:4])} are 0 for all examples: they pass on no signal and no gradient.",
@@ -242,8 +252,8 @@ def dead(training):
             "Try smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
             "11",
         )
-    words = f"Relu layers: {count}. In each of them most units are above 0 for some example."
-    return ok(words) if count else None
+    words = f"Relu layers: {len(found)}. In each of them most units are above 0 for some example."
+    return ok(words) if found else None
 
 
 def frozen(training):
@@ -268,8 +278,12 @@ def frozen(training):
     if found["as made"] and share > FROZEN:
         words = f"{names}: frozen, with {share:.0%} of the weights, and {_CONSTANTS_WORDS} still at their initial"
         words += " values: never trained."
-        if training.has_own_step:
-            return warning(words, f"Right if train_step updates it, as with a mean teacher. Otherwise: {advice}", "06")
+        updated = "train_step updates it, as with a mean teacher" if training.has_own_step else ""
+        inner = [each for each in layers_within(training.model) if each is not training.model]
+        if any(getattr(each, "compiled", False) for each in inner):
+            updated = "it has a fit of its own, as a discriminator has"
+        if updated:
+            return warning(words, f"Right if {updated}. Otherwise: {advice}", "06")
         return failure(words, advice, "06")
     if found["as drawn"] and share > FROZEN:
         words = f"{names}: frozen, with {share:.0%} of the weights, which are still distributed as initialized."
@@ -519,15 +533,17 @@ def _draws(training, pair):
     """Return the current output of a `Pair` and those with large random weights, as float64 arrays."""
     random = np.random.default_rng(0)
     draws = [tf.cast(pair.outputs, tf.float64).numpy()]
-    for _ in range(DRAWS):
+    for _, size in product(range(DRAWS), (2, 0.5)):  # smaller ones for deep networks, where signals grow
         for weight in training.model.trainable_variables:
-            spread = 2 / math.sqrt(max(1, weight.shape[0])) if len(weight.shape) > 1 else 1.0
+            spread = size / math.sqrt(max(1, math.prod(weight.shape[:-1]))) if len(weight.shape) > 1 else 1.0
             weight.assign(random.normal(0, spread, weight.shape))
         output = keras.tree.flatten(training.outputs(training.x, is_trial=True))[pair.place]
         drawn = tf.cast(output, tf.float64).numpy()
         if np.isfinite(drawn).all():
             draws.append(drawn)
     training.state.restore_values()
+    if len(draws) == 1:
+        raise Skipped("with random weights no output is finite, so the range of the outputs is unknown")
     return draws
 
 
@@ -582,12 +598,18 @@ def _still_silent_after_a_step(training, silent):
 
 
 def _moving_outputs(training, weights, deviation):
-    """Return the weights that change outputs with a loss when noise of this deviation is added to one of them."""
+    """Return the weights that change outputs with a loss when noise of this deviation is added to one of them.
+
+    Outputs that no gradient of the first batch's loss reaches do not count, as with loss_weights of 0.
+    """
     before = training.reproducible_outputs()
+    at_outputs = training.gradients_at(training.outputs(training.x))
+    reached = [place for place, each in enumerate(at_outputs) if each is not None and np.any(each.numpy() != 0)]
     try:
         places = {pair.place for pair in training.pairs()}
     except Skipped:  # which outputs have a loss is unknown
         places = range(len(before))
+    places = reached or places
     moving = []
     for weight in weights:
         training.state.restore_values()
@@ -599,8 +621,8 @@ def _moving_outputs(training, weights, deviation):
     return moving
 
 
-def _dead_layers(training):
-    """Return the names of relu layers with only dead units in four batches, of those with mostly dead ones, a count."""
+def _dead_units(training):
+    """Return (name, which units are 0 for all examples of four batches) of each relu layer."""
     alive, names = {}, {}
 
     def note(layer, call, *args, **kwargs):
@@ -615,9 +637,7 @@ def _dead_layers(training):
     with calls_seen([layer for layer in layers_within(training.model) if _is_relu(layer)], note):
         for batch in training.batches[:4]:
             training.outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
-    dead = {place: 1 - float(np.mean(units)) for place, units in alive.items()}
-    halves = [names[place] for place, share in dead.items() if MANY_DEAD < share < DEAD]
-    return [names[place] for place, share in dead.items() if share >= DEAD], halves, len(dead)
+    return [(names[place], ~np.asarray(units)) for place, units in alive.items()]
 
 
 def _is_relu(layer):

@@ -16,13 +16,14 @@ from bigtrain_nb.common.words import number
 SHARE_FOR_BATCHES = 0.05
 """Share of the remaining time for all batches after the first."""
 _OF_PROBABILITIES = ("kldivergence", "binarycrossentropy", "binaryfocalcrossentropy", "categoricalcrossentropy")
-_OF_PROBABILITIES += ("categoricalfocalcrossentropy", "dice", "tversky", "categoricalhinge")
+_OF_PROBABILITIES += ("categoricalfocalcrossentropy", "dice", "tversky")
 RANGES = {
     **dict.fromkeys(("poisson", "meansquaredlogarithmicerror"), (0, math.inf)),
-    **dict.fromkeys(("hinge", "squaredhinge"), (-1, 1)),
+    **dict.fromkeys(("hinge", "squaredhinge", "categoricalhinge"), (-1, 1)),
     **dict.fromkeys(_OF_PROBABILITIES, (0, 1)),
 }
 """Range of targets by loss; other Keras losses accept any number."""
+ROUNDING = 1e-6
 GRADIENT_DIFFERS = 1e-4
 """Relative change of a gradient above which the loss compares an output with other examples' targets."""
 
@@ -105,19 +106,19 @@ def _wrong_in(pair):
         return None
     y, outputs = pair.y.numpy(), pair.outputs
     counted = pair.counted()
-    if _squeezed(y.shape) != _squeezed(outputs.shape):
+    if not _is_aligned(y.shape, outputs.shape):
         return failure(
-            f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
-            " compares each target with several outputs.",
+            f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that"
+            f" {pair.loss_name} compares each target with several outputs.",
             "Give both the same shape; for integer labels use a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
-    bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
+    bad = counted & ((y < least - ROUNDING) | (y > most + ROUNDING)) if pair.kind in RANGES else np.zeros(1, bool)
     if bad.any():
         takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
         return failure(
             f"{pair.words()}{bad.mean():.0%} of the targets are not {_range(least, most)} ({number(y.min())} to"
-            f" {number(y.max())}), but {pair.kind} takes {takes}.",
+            f" {number(y.max())}), but {pair.loss_name} takes {takes}.",
             "Scale the targets, or use a regression loss, such as mse.",
         )
     if pair.is_categorical and y.ndim > 1:
@@ -128,7 +129,7 @@ def _wrong_in(pair):
         if bad.any():
             return failure(
                 f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, but"
-                f" {pair.kind} takes one class per example.",
+                f" {pair.loss_name} takes one class per example.",
                 "For several classes at once use binary_crossentropy; else make the targets one-hot.",
             )
     return None
@@ -192,7 +193,7 @@ def _check_broadcast(training):
     if len(of_outputs) != len(targets) or training.examples < 3:
         return None
     for place, (target, output) in enumerate(zip(targets, of_outputs, strict=True)):
-        differ = target.shape != output.shape and _squeezed(target.shape) == _squeezed(output.shape)
+        differ = target.shape != output.shape and _is_aligned(target.shape, output.shape)
         if not differ or target.dtype == tf.string:
             continue
         alike = tf.reshape(target, output.shape)
@@ -232,9 +233,10 @@ def _sees_others(training, outputs, place, target):
     return False
 
 
-def _squeezed(shape):
-    shape = tuple(shape)
-    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
+def _is_aligned(one, other):
+    """Return whether Keras' losses bring both shapes together: they may differ by a last axis of length 1."""
+    one, other = tuple(one), tuple(other)
+    return one == other or one == (*other, 1) or other == (*one, 1)
 
 
 CHECKS = {"targets": labels}

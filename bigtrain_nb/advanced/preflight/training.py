@@ -340,6 +340,8 @@ def refuse_read_once(data, name):
             " tf.data.Dataset, a keras.utils.PyDataset or a list of batches"
         )
     is_batch = tf.is_tensor(source) or isinstance(source, np.ndarray | tuple | dict | str | bytes | keras.Model)
+    if isinstance(source, list) and all(isinstance(each, np.ndarray) or tf.is_tensor(each) for each in source):
+        is_batch |= len({(each.dtype, tuple(each.shape[1:])) for each in source}) > 1  # [inputs, targets]
     if is_batch or not (hasattr(source, "__iter__") or isinstance(source, keras.utils.PyDataset)):
         raise TypeError(
             f"{name}={data!r:.99} must be the dataset that fit gets: a tf.data.Dataset, a keras.utils.PyDataset or a"

@@ -10,7 +10,7 @@ import numpy as np
 
 from bigtrain_nb.advanced.plan.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, needs, ok, warning
-from bigtrain_nb.advanced.shared.untouched import optimizers_within
+from bigtrain_nb.advanced.shared.untouched import functions_run_eagerly, optimizers_within
 from bigtrain_nb.common.keras_compat import innermost, optimizer_like, patched_method
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -84,6 +84,8 @@ def _taken(training):
 
     changed = 0.0
     with ExitStack() as stack:
+        if scaling and training.has_own_step:
+            stack.enter_context(functions_run_eagerly())
         for optimizer in scaling:
             stack.enter_context(patched_method(optimizer, "scale_loss", noting(optimizer.scale_loss)))
         for step in range(1, training.steps_per_update * MOST_STEPS + 1):

@@ -7,6 +7,7 @@ import numpy as np
 
 from bigtrain_nb.common.keras_compat import layers_within, patched_method
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.train.unlisted import unlisted_variables
 
 # isort: split
@@ -96,7 +97,7 @@ def build_optimizers(model, batch):
     if not unbuilt and not model.run_eagerly:
         return
     weights_of = []
-    with restoring_state(model), ExitStack() as stack:
+    with restoring_state(model), functions_run_eagerly(), ExitStack() as stack:
         for optimizer in unbuilt:
 
             def note(gradients, trainable_variables=None, optimizer=optimizer):
@@ -108,6 +109,17 @@ def build_optimizers(model, batch):
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
+
+
+@contextmanager
+def functions_run_eagerly():
+    """Run the Python code of each `tf.function`: a `train_step` that is one keeps no trace of what is patched now."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
 
 
 @contextmanager
