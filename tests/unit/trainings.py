@@ -209,7 +209,7 @@ for check, builds in {
         "wrong_width": lambda: (regressor(), batched(*numbers(width=9))),
         "no_example": lambda: (regressor(), batched(X, NUMBERS).filter(lambda *_: False)),
         "targets_left_as_strings": lambda: (regressor(), batched(X, NUMBERS.astype(str))),
-        "own_step_that_raises": lambda: with_own_step(lambda model, data: data["lables"], X, NUMBERS),
+        "own_step_that_raises": lambda: with_own_step(lambda model, data: data["inputs"], X, NUMBERS),
     },
     "inputs by name": {"features_in_another_order": lambda: by_feature(OrderedDict, "width", "age")},
     "sample weights": {
