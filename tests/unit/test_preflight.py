@@ -94,8 +94,7 @@ def test_the_fault_of_a_faulty_training_is_named_with_a_number_and_what_to_do(na
     assert re.search(SAID_OF.get(name, ""), str(error)), report
 
 
-SIMILAR = ["llama_of_keras_hub", "eagerly", "cached_and_repeated", "sequences_of_any_length", "classes", "regression"]
-SIMILAR += ["two_outputs", "dropout", "features_by_name"]
+SIMILAR = ["llama_of_keras_hub", "eagerly", "cached_and_repeated", "sequences_of_any_length"]
 FIRST = [name for name in HEALTHY if name not in SIMILAR]
 
 
