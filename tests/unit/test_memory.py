@@ -10,7 +10,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import cloudpickle
@@ -21,15 +20,8 @@ from bigtrain_nb.advanced.watch import peak_memory as memory
 from bigtrain_nb.advanced.watch.peak_memory import peak_memory
 from bigtrain_nb.common.quiet import tf
 
-MANY = 2**17  # float64 values in a MiB
 MIB = 2**20
 more_ends = pytest.mark.more("a process that loads TensorFlow for one more way in which it ends")
-
-
-def holds_and_drops(mib):
-    import numpy
-
-    numpy.ones(mib * MANY)
 
 
 def raises(kind, sent):
@@ -49,24 +41,18 @@ def waits():
     time.sleep(600)
 
 
-def test_a_closure_of_a_notebook_cell_works_with_its_globals():
+def test_what_a_closure_of_a_notebook_cell_holds_at_its_peak_is_counted():
     code = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
         "cells = ['import bigtrain_nb as bt, numpy\\nmany = 2**17',\n"
-        "         'def sized(mib):\\n    return lambda: numpy.ones(mib * many)',\n"
+        "         'def sized(mib):\\n    return lambda: numpy.ones(mib * many).size',\n"
         "         'print(\"it took\", round(bt.peak_memory(sized(100)).host, -1))']\n"
         "for cell in cells:\n"
         "    shell.run_cell(cell, store_history=True).raise_error()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "it took 100.0" in done.stdout and not done.stderr, done
-
-
-def test_what_cannot_be_sent_says_where_to_build_it():
-    data = tf.data.Dataset.range(8).batch(4)
-    with pytest.raises(TypeError, match="cannot be sent to another process .*: build datasets, iterators and models"):
-        peak_memory(lambda: list(data))
 
 
 def told(monkeypatch, capsys, gpus, infos):
@@ -90,10 +76,6 @@ def test_with_a_gpu_the_number_is_its_peak_and_the_hosts_is_said_too(monkeypatch
     assert peak == peak.host and 20 < peak < 40 and peak.device is None
 
 
-def test_it_counts_what_the_function_holds_at_its_peak():
-    assert 190 < peak_memory(holds_and_drops, mib=200).host < 230
-
-
 def test_where_no_peak_is_reset_there_is_a_warning(monkeypatch):
     monkeypatch.setattr(memory, "CODE", "from bigtrain_nb.advanced.watch import peak_memory as memory\n{packed!r}\n")
     report = 'print(memory.ANSWER + \'[{{"host": 5, "device": null}}, false]\')'
@@ -108,12 +90,6 @@ def test_what_it_raises_is_shown_with_its_lines():
     said = str(caught.value)
     assert said.endswith("KeyError: 'the key is gone'") and 'raise KeyError(f"the {kind} is gone")' in said
     assert len(said.splitlines()) <= 1 + memory.TRACEBACK_LINES and len(said) < 10_000
-
-
-def test_what_cannot_be_sent_there_is_refused():
-    lock = threading.Lock()
-    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
-        peak_memory(lambda: lock.locked())
 
 
 @more_ends

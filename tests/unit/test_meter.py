@@ -77,21 +77,9 @@ def test_executions_of_several_steps_count_all_their_examples(clock):
     assert set(meter.result.rounds) == {3 * 8 / STEP}
 
 
-SETTINGS = [
-    {"micro_batches": 2},
-    {"shard_optimizer": True},
-    {"fully_shard": "wide"},
-]
-
-
-UNLIKE_IN_COUNTING = [{"fully_shard": "wide"}]
-COUNTED_ALIKE = pytest.mark.more("five trainings for one counter: these are counted alike")
-
-
-@pytest.mark.parametrize("settings", in_two_tiers(SETTINGS, UNLIKE_IN_COUNTING, COUNTED_ALIKE), ids=str)
-def test_two_replicas_count_each_example_once(clock, settings):
+def test_two_replicas_count_each_example_once(clock):
     with on(2):
-        model = two_layers(**settings)
+        model = two_layers(fully_shard="wide")
     assert set(metered(model, [8] * 14).result.rounds) == {8 / STEP}
 
 
@@ -154,16 +142,10 @@ def test_metrics_that_somebody_resets_and_evaluates_in_between_do_not_change_the
     assert set(meter.result.rounds) == {8 / STEP}
 
 
-EVERY_WAY = pytest.mark.more("every number of replicas x every setting of the meter")
-
-
-@pytest.mark.parametrize(
-    ("replicas", "gradients"), in_two_tiers([(1, False), (1, True), (2, False), (2, True)], [(2, True)], EVERY_WAY)
-)
-def test_training_is_bitwise_identical_and_traced_once(replicas, gradients):
+def test_training_is_bitwise_identical_and_traced_once():
     found = []
-    for callbacks in ([], [bt.Meter(gradients=gradients)]):
-        with on(replicas):
+    for callbacks in ([], [bt.Meter(gradients=True)]):
+        with on(2):
             model = bt.Model.of(dense(), micro_batches=2)
             model.compile(keras.optimizers.Adam(0.01), "mse")
         model.fit(batches([8] * 6, *examples(48)), epochs=2, verbose=0, callbacks=callbacks)
@@ -308,7 +290,6 @@ def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch)
     ("error", "why"),
     [
         (ValueError("the FLOPs are unknown"), "the FLOPs are unknown"),
-        (AttributeError("shape"), "shape"),
         (tf.errors.InvalidArgumentError(None, None, ""), "InvalidArgumentError"),
     ],
 )
@@ -336,7 +317,6 @@ def test_recomputation_and_a_chunked_head_do_not_change_the_flops_of_a_model():
         return bt.chunk_head(model, rows=8)
 
     stock = flops(lambda model: model)
-    assert flops(lambda model: bt.chunk_head(model, rows=8)) == pytest.approx(stock, rel=0.02)
     assert flops(both) == pytest.approx(stock, rel=0.02)
 
 
@@ -407,13 +387,10 @@ def parts(rows, count):
 COUNT, HALF = 22, 11
 ALL = list(range(COUNT))
 BY_REPLICA = [piece for half in (ALL[:HALF], ALL[HALF:]) for piece in parts(half, 3)]
-WAYS = {  # replicas, settings, micro-batches of the first and of the second layer's gradients
-    "micro-batches": (1, {"micro_batches": 3}, parts(ALL, 3), parts(ALL, 3)),
-    "replicas": (2, {}, [ALL[:HALF], ALL[HALF:]], [ALL[:HALF], ALL[HALF:]]),
-    "both": (2, {"micro_batches": 3}, BY_REPLICA, BY_REPLICA),
-    "sharded": (2, {"micro_batches": 3, "shard_optimizer": True}, BY_REPLICA, BY_REPLICA),
+WAYS = {  # of two replicas: settings, micro-batches of the first and of the second layer's gradients
+    "mean": ({"micro_batches": 3}, BY_REPLICA, BY_REPLICA),
+    "sharded": ({"micro_batches": 3, "shard_optimizer": True}, BY_REPLICA, BY_REPLICA),
     "fully sharded": (
-        2,
         {"micro_batches": 2, "fully_shard": "wide"},
         [[*range(5), *range(11, 16)], [*range(5, 11), *range(16, 22)]],
         [range(5), range(5, 11), range(11, 16), range(16, 22)],
@@ -421,18 +398,18 @@ WAYS = {  # replicas, settings, micro-batches of the first and of the second lay
 }
 
 
-PARTS_OF_BOTH = pytest.mark.more("a part of what the way named `both` has, or its like")
+BETWEEN = pytest.mark.more("pieces as of the mean, gradients as fully sharded")
 
 
-@pytest.mark.parametrize("way", in_two_tiers(WAYS, ["both", "fully sharded"], PARTS_OF_BOTH))
+@pytest.mark.parametrize("way", in_two_tiers(WAYS, ["mean", "fully sharded"], BETWEEN))
 def test_a_step_has_the_norm_and_the_noise_that_its_pieces_have_by_hand(way):
-    replicas, settings, pieces_of_wide, pieces_of_narrow = WAYS[way]
+    settings, pieces_of_wide, pieces_of_narrow = WAYS[way]
     x, y = examples(COUNT)
     true, covariance, large = np.add(
         square_and_covariance(x, y, pieces_of_wide, ["wide"]),
         square_and_covariance(x, y, pieces_of_narrow, ["narrow"]),
     )
-    with on(replicas):
+    with on(2):
         model = two_layers(**settings)
         model.compile(keras.optimizers.SGD(0.0, global_clipnorm=1e-3), "mse")
     meter = bt.Meter(gradients=True)

@@ -9,7 +9,6 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
-import hub_models
 import numpy as np
 import psutil
 import pytest
@@ -35,12 +34,13 @@ from trainings import (
     language_model,
     next_tokens,
     of_classes,
-    of_keras_hub,
     of_numbers,
     padded_tokens,
     regressor,
+    step_by_hand,
     table,
     tokens,
+    with_own_step,
 )
 
 import bigtrain_nb as bt
@@ -77,6 +77,13 @@ def only(model, data, check, **more):
     return finding
 
 
+SAID_OF = {  # {faulty training: pattern of its line}
+    "labels_minus_one_with_weight_0": "A sample weight of 0 does not help.*ignore_class=-1",
+    "validation_within_training": "at random: 0%",
+    "mask_lost_at_a_sum": "lost behind.*so that layer_normalization",
+}
+
+
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_fault_of_a_faulty_training_is_named_with_a_number_and_what_to_do(name):
     build, cause = FAULTY[name]
@@ -84,6 +91,7 @@ def test_the_fault_of_a_faulty_training_is_named_with_a_number_and_what_to_do(na
     assert [finding.check for finding in report.of("error")] == [cause], report
     (error,) = report.of("error")
     assert report.failed and error.advice and re.search(r"\d|Nothing|no examples", error.message)
+    assert re.search(SAID_OF.get(name, ""), str(error)), report
 
 
 SIMILAR = ["llama_of_keras_hub", "eagerly", "cached_and_repeated", "sequences_of_any_length"]
@@ -160,14 +168,6 @@ def convolution():
 
 
 @found("frozen layers", "ok")
-def frozen_and_trained():
-    model, data = frozen_base(convolution())
-    kernel = model.layers[0].layers[0].kernel
-    kernel.assign(np.random.default_rng(0).laplace(scale=0.1, size=kernel.shape))
-    return model, data
-
-
-@found("frozen layers", "ok")
 def frozen_convolution_with_biases_of_0_and_trained_statistics():
     model, data = frozen_base(layers.Conv2D(32, 3), layers.BatchNormalization())
     for layer in model.layers[0].layers:
@@ -191,38 +191,6 @@ def frozen_weights_that_their_initializer_cannot_draw():
 
     model = keras.Sequential([keras.Input((8,)), Scale(), layers.Dense(3, "softmax")])
     return compiled(model, "sparse_categorical_crossentropy", X, CLASSES)
-
-
-@found("frozen layers", "warning.*mean teacher")
-def frozen_teacher_of_a_custom_step():
-    class Taught(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.student, self.teacher = layers.Dense(3), layers.Dense(3, trainable=False)
-
-        def call(self, x):
-            return self.student(x) - self.teacher(x)
-
-        def train_step(self, data):
-            return {"loss": tf.reduce_mean(self(data[0]) ** 2)}
-
-    model = Taught()
-    model.compile("sgd")
-    model(X[:1])
-    return model, batched(X, ONE_HOT)
-
-
-class Noise(layers.Layer):
-    def call(self, x):
-        return x + tf.random.normal(tf.shape(x))
-
-
-@found("inputs by name", "skipped.*Outputs are random")
-def features_with_noise():
-    inputs = {name: keras.Input((4,), name=name) for name in ("age", "width")}
-    model = keras.Model(inputs, layers.Dense(1)(Noise()(layers.Add()(list(inputs.values())))))
-    model.compile("adam", "mse")
-    return model, by_feature(dict, "age", "width")[1]
 
 
 @found("inputs by name", "warning.*'unused'")
@@ -259,15 +227,6 @@ def a_setting_that_is_not_saved():
     return of_numbers(Scaled(2.0))
 
 
-@found("overfit one batch", r"error.*the loss rises from \? to inf")
-def nan_in_training_only():
-    class Spoils(layers.Layer):
-        def call(self, x, training=False):
-            return np.nan * x if training else x
-
-    return of_numbers(Spoils())
-
-
 @found("stopped and resumed", "warning.*from the same start differ")
 def state_that_no_checkpoint_holds():
     class Remembers(layers.Layer):
@@ -296,7 +255,6 @@ def task_with_a_preprocessor():
 
 
 @found("the model takes the batch", "ok.*4 batches")
-@found("finite values", "ok.*4 batches")
 def py_dataset_of_four_batches():
     class Batches(keras.utils.PyDataset):
         num_batches = 4
@@ -317,8 +275,9 @@ def zero_weights_and_an_optimizer_that_accumulates():
     return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.1, gradient_accumulation_steps=24))
 
 
-def zeros_at_the_end(least):
-    x = np.random.default_rng(0).integers(least, 9, (64, 17))
+def zeros_at_the_end():
+    """Return a training in which 0 is also a token."""
+    x = np.random.default_rng(0).integers(0, 9, (64, 17))
     x[:, -3:] = 0
     model = keras.Sequential([keras.Input((16,), dtype="int32"), layers.Embedding(9, 8), layers.Dense(9)])
     model.compile("adam", crossentropy())
@@ -330,20 +289,6 @@ def zeros_at_the_end(least):
 def values_that_the_model_fills_in():
     inputs = keras.Input((8,))
     return compiled(keras.Model(inputs, layers.Dense(1)(keras.ops.nan_to_num(inputs))), "mse", WITH_NAN, NUMBERS)
-
-
-@found("finite values", "warning")
-def values_that_a_custom_step_fills_in():
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            x, y = (tf.where(tf.math.is_finite(each), each, 0.0) for each in data)
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x) - y) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    model = Own([keras.Input((8,)), layers.Dense(1)])
-    return compiled(model, "mse", WITH_NAN, NUMBERS)
 
 
 @found("gradients", "warning.*no output with a loss depends on them: later")
@@ -369,16 +314,6 @@ def targets_with_as_many_rows_as_there_are_outputs():
     model = keras.Model(inputs, [layers.Dense(3)(inputs), layers.Dense(2)(inputs)])
     model.compile("sgd", [crossentropy(), None])
     return model, batched(X, CLASSES, size=8)  # which the check splits into 2 and 6
-
-
-@found("sample weights", "skipped.*something else")
-def triples_of_inputs():
-    class Triplets(keras.Sequential):
-        def train_step(self, data):
-            return {"loss": tf.reduce_mean(self(data[0]) * self(data[1]) - self(data[0]) * self(data[2]))}
-
-    model = Triplets([keras.Input((8,)), layers.Dense(4)])
-    return compiled(model, None, X, X[::-1], -X)
 
 
 @found("micro-batches", "warning.*SparseCategoricalCrossentropy skips positions")
@@ -409,14 +344,9 @@ def a_schedule_at_its_end():
 
 
 @found("start", "ok.*add_loss alone")
-@found("overfit one batch", "ok.*add_loss alone")
 def only_a_loss_that_a_layer_adds():
-    class Adds(layers.Layer):
-        def call(self, x):
-            self.add_loss(tf.reduce_mean((x - 3) ** 2))
-            return x
-
-    return compiled(keras.Sequential([keras.Input((8,)), layers.Dense(8), Adds()]), None, X, optimizer="sgd")
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(8, activity_regularizer="l2")])
+    return compiled(model, None, X, optimizer="sgd")
 
 
 @found("dead units", "ok.*Relu layers: 2")
@@ -471,13 +401,6 @@ def one_of_two_targets_is_seen():
     model = keras.Model(inputs, {"next": layers.Dense(20)(hidden), "size": layers.Dense(1)(hidden[:, 0])})
     model.compile("adam", {"next": crossentropy(), "size": "mse"})
     return model, batched(TOKENS[:, :-1], {"next": TOKENS[:, 1:], "size": TOKENS[:, :1] / 20})
-
-
-@found("target leakage", "warning.*one-hot copy")
-def one_hot_copy_in_another_input():
-    both = keras.Input((8,)), keras.Input((3,))
-    model = keras.Model(both, layers.Dense(3, "softmax")(layers.Concatenate()(both)))
-    return compiled(model, "sparse_categorical_crossentropy", (X, ONE_HOT), CLASSES)
 
 
 def from_source_to_target(target, weighted=False):
@@ -669,7 +592,6 @@ WITH_NAN = np.where((EXAMPLE[:, None] == 3) & (np.arange(8) == 2), np.nan, X).as
 ONE, THREE = walks(), walks(3)
 COPIES = [  # of the answer, one position later
     (ONE[:, :16], 3 * ONE[:, 1:17] - 2),
-    (THREE[:, :16], THREE[:, 1:17, 1:2]),
     (THREE[:, :16], 0.1 * THREE[:, 1:17, 1:2] + 4),
     ((THREE[:, :16, :1], THREE[:, 1:17, 1:2]), THREE[:, 2:18, 1:2]),
 ]
@@ -677,14 +599,13 @@ ROWS = tokens(64, 17)
 HOT = np.eye(20, dtype="float32")[ROWS]
 
 
-def answers(causal):
-    """Yield trainings with the answer among their inputs, and the line of "label leakage"."""
-    line = "ok" if causal else "error"
+def answers():
+    """Yield trainings that see the answer among their inputs, and the line of "label leakage"."""
     for x, y in COPIES:
-        yield partial(of_sequences, causal, x, y), line
-    yield partial(of_sequences, causal, HOT[:, :-1], ROWS[:, 1:], "sparse_categorical_crossentropy"), line
+        yield partial(of_sequences, False, x, y), "error"
+    yield partial(of_sequences, False, HOT[:, :-1], ROWS[:, 1:], "sparse_categorical_crossentropy"), "error"
     one_hot = keras.losses.CategoricalCrossentropy(from_logits=True)
-    yield lambda: (language_model(16, causal=causal, loss=one_hot), batched(ROWS[:, :-1], HOT[:, 1:])), line
+    yield lambda: (language_model(16, causal=False, loss=one_hot), batched(ROWS[:, :-1], HOT[:, 1:])), "error"
 
 
 class Unregistered(keras.optimizers.schedules.LearningRateSchedule):
@@ -694,6 +615,15 @@ class Unregistered(keras.optimizers.schedules.LearningRateSchedule):
         return 0.1
 
 
+def fill_in(model, data):
+    return step_by_hand(model, [tf.where(tf.math.is_finite(each), each, 0.0) for each in data])
+
+
+def of_triples(model, data):
+    x, like, unlike = map(model, data)
+    return {"loss": tf.reduce_mean(x * unlike - x * like)}
+
+
 def accumulating():
     rate = keras.optimizers.schedules.ExponentialDecay(0.05, 1000, 0.9)
     return keras.optimizers.Adam(rate, gradient_accumulation_steps=8)
@@ -701,7 +631,6 @@ def accumulating():
 
 LABELS_OF_CTC = [
     ([1, 2, 6], "error.*labels from 1 to 6"),
-    ([1, 2, -1], "error.*labels from -1 to 2"),
     ([1, 0, 2], "error.*rows have a 0 before a label"),
     ([1] * 7, "error.*need up to 13 outputs, but there are 12"),
     ([1, 5, 5, 0], "ok.*labels are from 1 to 5"),
@@ -713,18 +642,15 @@ SPARSE = keras.losses.SparseCategoricalCrossentropy()
 GENERALIZED = keras.losses.CategoricalGeneralizedCrossEntropy
 TABLE = {  # {check: [(training, line)]}
     "evaluation": [
-        (HEALTHY["classes"], "ok"),
         (HEALTHY["monte_carlo_dropout"], "warning.*always also drops or adds noise.*training=True"),
     ],
     "target leakage": [
-        (HEALTHY["classes"], "ok"),
         (lambda: of_two_targets(X, CLASSES), "ok.*targets 'kind'.*targets 'size'"),
-        (lambda: of_two_targets(X, CLASSES, size=2 - 3 * X[:, 4:5]), "warning.*Feature 4.*targets 'size'"),
+        (lambda: of_two_targets(X, CLASSES, size=2 - 3 * X[:, 4:5]), "warning.*Feature 4.*'size', up to a factor"),
         (two_batches, FEW),
         (of_many_numbers, "ok.*None of the first 500 of 2,000 features"),
         (lambda: of_numbers(y=(X[:, 2] > 0.3).astype("int32")), "warning.*Feature 2.*with a threshold"),
         (lambda: of_numbers(y=np.digitize(X[:, 2], [-0.4, 0.4])), "warning.*Feature 2.*with a threshold"),
-        (lambda: of_numbers(y=3 - 2 * X[:, 2:3]), "warning.*Feature 2.*up to a factor"),
         (
             lambda: of_classes(y=1 * np.stack([X[:, 2] > 0, X[:, 2] < 9, X[:, 3] > 0], 1), loss="binary_crossentropy"),
             "skipped.*not one number for each example",
@@ -735,26 +661,21 @@ TABLE = {  # {check: [(training, line)]}
         ),
     ],
     "start": [
-        (HEALTHY["classes"], "ok.*the best constant predictor scores"),
         (lambda: featured(large), r"error.*inputs 'width' \(root mean square.*the largest of 2"),
-        (contrasting, "ok.*no reference"),
         (logarithms_of_outputs, "skipped.*best constant predictor is not finite"),
     ],
     "targets": [
         (HEALTHY["regression"], "ok.*takes any number"),
-        (lambda: of_classes(loss=GENERALIZED()), "ok"),
         (lambda: of_classes(loss=GENERALIZED(), y=CLASSES + 1), "error.*no class of 0 to 2"),
         (lambda: (dense(layers.Dense(1, "softplus"), loss="poisson"), batched(X, NUMBERS)), "error.*are not 0 or more"),
         (lambda: of_numbers(loss=Squares(), y=NUMBERS[:, 0]), BROADCAST),
         (lambda: custom_loss_of_the_model(NUMBERS[:, 0]), BROADCAST),
         (lambda: of_numbers(loss=Squares()), "skipped"),
         (lambda: custom_loss_of_the_model(NUMBERS), "skipped"),
-        (FAULTY["labels_minus_one_with_weight_0"][0], "error.*A sample weight of 0 does not help.*ignore_class=-1"),
         (lambda: of_numbers(loss=Ranks(), y=NUMBERS[:, 0]), "skipped.*Which targets Ranks takes"),
         *((partial(speech, labels), line) for labels, line in LABELS_OF_CTC),
     ],
     "micro-batches": [
-        (HEALTHY["regression"], "ok.*of 5 and 11 examples equals that of the full batch"),
         (HEALTHY["language_model_with_mask"], r"warning.*a masked loss.*\. A bt\.Model handles this correctly"),
         (
             lambda: of_numbers(loss=by_the_global_batch),
@@ -764,13 +685,14 @@ TABLE = {  # {check: [(training, line)]}
             lambda: of_numbers(loss=over_places_above_0),
             "warning.*differs from that of .*%: over_places_above_0 returns one value per batch",
         ),
-        (lambda: of_numbers(loss="dice"), "warning.*dice returns one value per batch"),
         (
             lambda: of_numbers(loss=keras.losses.MeanSquaredError("sum")),
             r'warning.*add up .* the reduction of the loss is "sum"\.',
         ),
-        (lambda: of_numbers(loss=Ranks(), y=NUMBERS[:, 0]), "(warning|skipped)"),
-        (lambda: of_numbers(layers.Dense(8, activity_regularizer="l2")), "ok"),
+        (
+            lambda: of_numbers(layers.Dense(8, activity_regularizer="l2")),
+            "ok.*of 5 and 11 examples equals that of the full batch",
+        ),
     ],
     "label leakage": [
         (lambda: next_tokens(language_model(), TOKENS), "ok.*do not change with what comes after t"),
@@ -781,7 +703,8 @@ TABLE = {  # {check: [(training, line)]}
         ),
         (lambda: of_sequences(False, ONE[:, :16], ONE[:, :16]), "ok.*autoencoder"),
         (lambda: of_sequences(True, ONE[:, :-2], ONE[:, 2:]), r"warning.*at t\+2"),
-        *(row for causal in (False, True) for row in answers(causal)),
+        (partial(of_sequences, True, *COPIES[0]), "ok"),
+        *answers(),
     ],
     "outputs and loss": [
         (lambda: of_classes(loss=crossentropy()), "warning.*Keras takes the logits"),
@@ -793,9 +716,13 @@ TABLE = {  # {check: [(training, line)]}
     ],
     "cross-example leakage": [
         (HEALTHY["variational_autoencoder"], "ok"),
-        (lambda: of_numbers(Noise()), "skipped.*Outputs are random"),
+        (
+            lambda: of_numbers(layers.Lambda(lambda x: x + tf.random.normal(tf.shape(x)))),
+            "skipped.*Outputs are random",
+        ),
     ],
     "saved and loaded": [
+        (HEALTHY["classes"], "ok.*by stock Keras in a process without bigtrain_nb"),
         (HEALTHY["variational_autoencoder"], "skipped"),
         (lambda: of_numbers(Unsaved()), "warning.*no settings to write"),
         (lambda: of_numbers(UnsavedToo()), "error.*no settings to write"),
@@ -808,10 +735,13 @@ TABLE = {  # {check: [(training, line)]}
         ),
     ],
     "finite values": [
-        (lambda: featured(lambda x: {**x, "width": x["width"] / 0.0}), "error.*inputs 'width' of batch 0")
+        (lambda: featured(lambda x: {**x, "width": x["width"] / 0.0}), "error.*inputs 'width' of batch 0"),
+        (lambda: with_own_step(fill_in, WITH_NAN, NUMBERS), "warning"),
     ],
+    "sample weights": [(lambda: with_own_step(of_triples, X, X[::-1], -X, units=4), "skipped.*something else")],
     "the model takes the batch": [
-        (lambda: featured(lambda x: {**x, "width": x["width"][:, :3]}), r"error.*inputs 'width' \(16, 3\) float32")
+        (lambda: featured(lambda x: {**x, "width": x["width"][:, :3]}), r"error.*inputs 'width' \(16, 3\) float32"),
+        (lambda: measured_in_python(run_eagerly=False), "error.*'numpy'"),
     ],
     "validation data": [
         (lambda: (*featured(dict), featured(large)[1]), "error.*The inputs 'width' of validation have mean"),
@@ -829,7 +759,15 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: (*next_tokens(language_model(), TOKENS), next_tokens(None, TOKENS)[1]), "skipped.*have no scale"),
     ],
     "overfit one batch": [
+        (
+            lambda: of_numbers(layers.Lambda(lambda x, training=False: np.nan * x if training else x)),
+            r"error.*the loss rises from \? to inf",
+        ),
         (contrasting, "ok.*no reference"),
+        (
+            lambda: (dense(layers.Dense(4), loss=keras.losses.CosineSimilarity()), batched(X, X[:, :4])),
+            "skipped.*oss can be negative",
+        ),
         (lambda: of_numbers(y=np.ones_like(NUMBERS)), "ok.*All targets of the batch are the same"),
         (lambda: (language_model(), batched(TOKENS[:4, :-1], TOKENS[:4, 1:], size=1)), ".*best constant predictor"),
         (lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=accumulating()), "ok.*best constant"),
@@ -845,8 +783,10 @@ TABLE = {  # {check: [(training, line)]}
             "warning.*Few classes at a time",
         ),
         (lambda: of_two_targets(X[SORTED], CLASSES[SORTED]), "error.*sorted by class of targets 'kind'"),
-        (lambda: of_two_targets(X, CLASSES), "ok.*targets 'kind'"),
-        (lambda: of_two_targets(X, CLASSES, size=np.zeros_like(CLASSES)), "ok.*Skipped: targets 'size'"),
+        (
+            lambda: of_two_targets(X, CLASSES, size=np.zeros_like(CLASSES)),
+            "ok.*targets 'kind'.*Skipped: targets 'size'",
+        ),
         (two_batches, FEW),
     ],
     "normalization": [
@@ -858,8 +798,6 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: (classifier(), batched(X, CLASSES, size=128).repeat()), "warning.*Right for full-batch training"),
     ],
     "train/validation overlap": [
-        (FAULTY["validation_within_training"][0], "error.*at random: 0%"),
-        (lambda: compared_with(ROUNDED[::-1].astype("float64"), CLASSES[::-1], (ROUNDED, CLASSES)), "error"),
         (
             lambda: (
                 classifier(),
@@ -875,9 +813,7 @@ TABLE = {  # {check: [(training, line)]}
         (lambda: (regressor(), batched(X, NUMBERS).repeat(), batched(X, NUMBERS)), r"skipped.*leave out repeat\(\)"),
     ],
     "padding": [
-        (lambda: zeros_at_the_end(1), "error"),
-        (FAULTY["mask_lost_at_a_sum"][0], "error.*lost behind.*so that layer_normalization"),
-        (lambda: zeros_at_the_end(0), "warning"),
+        (zeros_at_the_end, "warning"),
         (lambda: from_source_to_target(TOKENS), "skipped.*t is unknown whether outputs belong"),
         (lambda: from_source_to_target(PADDED[::-1]), "error.*inputs '1'"),
         (lambda: from_source_to_target(PADDED[::-1], weighted=True), "ok.*inputs '1'"),
@@ -894,8 +830,11 @@ TABLE = {  # {check: [(training, line)]}
     ],
     "frozen layers": [
         (lambda: frozen_base(convolution(), layers.BatchNormalization()), "error.*still at their initial values"),
-        (lambda: frozen_base(layers.Conv2D(32, 3)), "error.*still at their initial values"),
         (lambda: frozen_base(convolution()), "warning.*distributed as initialized"),
+        (
+            lambda: with_own_step(step_by_hand, X, NUMBERS, hidden=[layers.Dense(8, trainable=False)]),
+            "warning.*mean teacher",
+        ),
         (lambda: frozen_base(layers.Conv2D(4, 1, use_bias=False)), "skipped.*do not show whether they were ever"),
     ],
 }
@@ -935,10 +874,6 @@ class Counts(layers.Layer):
         return x * (1 + 0.01 * self.calls["all"])
 
 
-def counting():
-    return regressor(Counts()), batched(X, NUMBERS)
-
-
 class NoiseOfTensorFlow(layers.Layer):
     def build(self, shape):
         self.generator = tf.random.Generator.from_seed(1)
@@ -959,17 +894,20 @@ class CountsUpdates(keras.optimizers.SGD):
         super().update_step(gradient, variable, learning_rate / (1 + 0.01 * self.updates))
 
 
+def with_variables_that_keras_does_not_track():
+    model = regressor(Counts(), NoiseOfTensorFlow())
+    return compiled(model, "mse", X, NUMBERS, optimizer=CountsUpdates(0.05))
+
+
 STEPS_SEEN = tf.Variable(0.0)
 
 
 def by_a_variable_of_the_module():
-    class Net(keras.Sequential):
-        def train_step(self, data):
-            STEPS_SEEN.assign_add(1.0)
-            return super().train_step(data)
+    def train_step(model, data):
+        STEPS_SEEN.assign_add(1.0)
+        return step_by_hand(model, data)
 
-    model = Net([keras.Input((8,)), layers.Dense(1)])
-    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(0.1))
+    return with_own_step(train_step, X, NUMBERS)
 
 
 def measured_in_python(run_eagerly):
@@ -985,9 +923,7 @@ CALLING = ["the model takes the batch", "cross-example leakage", "evaluation", "
 UNCHANGED = {  # {training: (checks, minutes)}
     with_dropout_and_statistics: (None, 0.1),
     stateful: (CALLING, 1),
-    counting: (CALLING, 1),
-    lambda: of_numbers(NoiseOfTensorFlow()): (CALLING, 1),
-    lambda: compiled(regressor(), "mse", X, NUMBERS, optimizer=CountsUpdates(0.05)): (["overfit one batch"], 1),
+    with_variables_that_keras_does_not_track: ([*CALLING, "overfit one batch"], 1),
     HEALTHY["half_precision"]: (CALLING, 1),
     by_a_variable_of_the_module: ([*CALLING, "stopped and resumed"], 1),
     partial(measured_in_python, run_eagerly=True): (CALLING, 1),
@@ -1009,20 +945,6 @@ def test_fit_afterwards_is_bitwise_identical(build):
     assert history == other_history
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_model_with_a_custom_step_is_examined_as_far_as_it_can_be_and_stays_as_it_was():
-    model, data = HEALTHY["generative_adversarial"]()
-    before = model.get_weights()
-    report = bt.preflight(model, data, checks=["overfit one batch", "start", "cross-example leakage"])
-    assert {each.check: each.verdict for each in report.findings} == {
-        "overfit one batch": "ok",
-        "start": "skipped",
-        "cross-example leakage": "skipped",
-    }
-    assert all((one == two).all() for one, two in zip(before, model.get_weights(), strict=True))
-    assert int(model.of_judge.iterations) == 0
-    assert not any(np.any(slot.numpy()) for slot in model.of_judge.variables[2:])
 
 
 def test_random_numbers_go_on_where_they_were():
@@ -1218,17 +1140,14 @@ def test_the_notebook_that_a_line_names_teaches_it():
 
 # One cause, one finding
 
-NAN_ONLY = ["the model takes the batch"]
 CONSEQUENCES = [  # (faulty training, checks, what the error says)
     ("labels_from_one", ["data", "accumulation", "weights move", "memory"], "no class of 0 to 2"),
     ("wrong_width", ["data", "accumulation", "weights move", "memory"], "expected axis -1|incompatible"),
     ("wrong_width", ["loss"], "expected axis -1|incompatible"),
-    ("wrong_width", ["leaks", "accumulation"], "expected axis -1|incompatible"),
-    ("reshaped_wrongly", ["data", "leaks", "accumulation", "weights move", "memory"], "examples are mixed"),
+    ("reshaped_wrongly", ["data", "leaks", "accumulation", "weights move"], "examples are mixed"),
     ("dataset_that_fails_in_batch_3", ["finite values"], "file 57 is damaged"),
     ("update_that_raises", ["data", "loss", "weights move"], "this optimizer cannot update"),
-    ("own_step_that_raises", ["data", "loss", "weights move"], "no such key: 'lables'"),
-    ("tokens_out_of_range_in_batch_2", ["data", "loss", "weights move"], "Batch 2 of 4 fails"),
+    ("tokens_out_of_range_in_batch_2", ["data", "gradients", "weights move"], "Batch 2 of 4 fails"),
     ("outputs_that_are_nan", ["data", "leaks", "loss", "accumulation"], "the model takes the batch: Outputs of the"),
     ("outputs_that_are_nan", ["leaks", "loss"], "cross-example leakage: Outputs of the"),
 ]
@@ -1258,17 +1177,6 @@ def test_a_step_that_fails_is_said_where_its_targets_cannot_be_examined():
     report = bt.preflight(model, batched(X, {"pair": (X[:, :1], X[:, 1:2])}), checks=["data"])
     (failing,) = report.of("error")
     assert failing.check == "the model takes the batch" and "no such loss" in failing.message
-
-
-def test_a_metric_in_python_is_an_error_where_fit_traces_it():
-    finding = only(*measured_in_python(run_eagerly=False), "the model takes the batch")
-    assert finding.verdict == "error" and "'numpy'" in finding.message, finding
-
-
-def test_a_ragged_batch_is_refused_with_what_to_do():
-    rows = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [3], [4, 5, 6], [7]])).batch(2)
-    with pytest.raises(TypeError, match=r"RaggedTensor of shape \(2, None\).*x\.to_tensor\(\)"):
-        bt.preflight(regressor(), rows.map(lambda x: (x, [1.0, 2.0])))
 
 
 def test_a_weight_of_0_is_no_remedy_as_the_advice_says():
@@ -1333,7 +1241,6 @@ def test_the_best_constant_is_that_of_the_formula(name):
 @pytest.mark.parametrize(
     ("last", "settings", "verdict"),
     [
-        (layers.Softmax, {}, "warning"),
         (partial(layers.Activation, tf.nn.softmax), {}, "warning"),
         (partial(layers.Softmax, dtype="float16"), {}, "error"),
         (layers.Softmax, {"ignore_class": -1}, "error"),
@@ -1348,13 +1255,6 @@ def test_a_softmax_before_a_loss_of_logits_is_an_error_where_fit_trains_through_
         assert finding.verdict == (verdict if more else "ok"), finding
         losses += model.fit(batched(X, CLASSES), verbose=0).history["loss"]
     assert (losses[0] == pytest.approx(losses[1], rel=1e-5)) == (verdict == "warning")
-
-
-def test_a_loss_below_0_has_no_share_that_tells_what_was_learned(monkeypatch):
-    monkeypatch.setattr(of_loss, "STEPS", 20)
-    model = dense(layers.Dense(4), loss=keras.losses.CosineSimilarity())
-    finding = only(model, batched(X, np.repeat(NUMBERS, 4, 1) + [0, 1, 2, 3]), "overfit one batch")
-    assert finding.verdict == "skipped" and "oss can be negative" in finding.message
 
 
 def test_examples_that_validation_shares_with_training_are_counted_beside_chance():
@@ -1388,7 +1288,7 @@ def with_vocabulary(size):
 
 
 def test_chunk_head_is_suggested_where_logits_are_over_a_quarter_of_the_planned_peak(without_passes):
-    model, data = with_vocabulary(4096)
+    model, data = with_vocabulary(1024)
     finding = only(model, data, "memory")
     assert finding.verdict == "ok" and finding.notebook == "07", finding
     part = int(re.search(r"Logits of .* are (\d+)% of the planned peak: use bt.chunk_head", finding.advice)[1])
@@ -1414,15 +1314,8 @@ def test_memory_is_measured_where_the_size_of_logits_is_unknown(without_passes):
 
 
 def test_memory_of_a_task_with_a_preprocessor_is_measured_too(without_passes):
-    model = of_keras_hub(hub_models.gpt2_of_texts())
-    texts = tf.data.Dataset.from_tensor_slices(["the hat", "that cat", "then", "a thing"] * 4).batch(8)
-    finding = only(model, texts, "memory")
+    finding = only(*task_with_a_preprocessor(), "memory")
     assert finding.verdict == "ok" and "at most, of the" in finding.message, finding
-
-
-def test_what_stock_keras_loads_in_a_process_without_us_is_compared():
-    (finding,) = examined(HEALTHY["classes"], ["saved and loaded"]).findings
-    assert finding.verdict == "ok" and "by stock Keras in a process without bigtrain_nb" in finding.message, finding
 
 
 @pytest.mark.parametrize(("policy", "verdict"), [("float32", "error"), ("mixed_bfloat16", "ok")])

@@ -126,6 +126,22 @@ def language_model(length=12, vocabulary=20, causal=True, mask=False, add=True, 
     return model
 
 
+def step_by_hand(model, data):
+    """Take a step on the mean squared error, as a custom `train_step`."""
+    x, y = data
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    return {"loss": loss}
+
+
+def with_own_step(train_step, *parts, hidden=(), units=1, rate=0.1):
+    """Return a training of dense layers, in a model with this `train_step`."""
+    own = type("Own", (keras.Sequential,), {"train_step": train_step})
+    model = own([keras.Input((8,)), *hidden, layers.Dense(units)])
+    return compiled(model, "mse", *parts, optimizer=keras.optimizers.SGD(rate))
+
+
 def in_policy(policy, optimizer, own=None):
     """Return a classifier whose layers have this policy, not the global one."""
     inputs = keras.Input((8,))
@@ -192,6 +208,8 @@ for check, builds in {
         ),
         "wrong_width": lambda: (regressor(), batched(*numbers(width=9))),
         "no_example": lambda: (regressor(), batched(X, NUMBERS).filter(lambda *_: False)),
+        "targets_left_as_strings": lambda: (regressor(), batched(X, NUMBERS.astype(str))),
+        "own_step_that_raises": lambda: with_own_step(lambda model, data: data["inputs"], X, NUMBERS),
     },
     "inputs by name": {"features_in_another_order": lambda: by_feature(OrderedDict, "width", "age")},
     "sample weights": {
@@ -220,6 +238,11 @@ for check, builds in {
             dense(layers.Dense(1, "sigmoid"), loss=keras.losses.BinaryFocalCrossentropy(from_logits=True)),
             batched(X, OF_TWO.astype("float32")[:, None]),
         ),
+    },
+    "gradients": {"gradient_stopped": lambda: of_numbers(layers.Lambda(tf.stop_gradient))},
+    "overfit one batch": {"own_step_that_runs_away": lambda: with_own_step(step_by_hand, X, NUMBERS, rate=1.0)},
+    "cross-example leakage": {
+        "softmax_over_the_batch": lambda: of_classes(layers.Lambda(lambda x: keras.ops.softmax(x, axis=0)))
     },
     "range of outputs": {"relu_at_the_end": lambda: (dense(layers.Dense(1, "relu"), loss="mse"), batched(X, NUMBERS))},
     "dead units": {
@@ -310,25 +333,14 @@ def update_that_raises():
     return compiled(model, "mse", X, NUMBERS, optimizer=Refusing(0.1))
 
 
-@faulty("the model takes the batch")
-def own_step_that_raises():
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            raise ValueError("no such key: 'lables'")
-
-    model = Own([keras.Input((8,)), layers.Dense(1)])
-    return compiled(model, "mse", X, NUMBERS)
-
-
-@faulty("the model takes the batch")
-def targets_left_as_strings():
-    return regressor(), batched(X, NUMBERS.astype(str))
+def normalized_by(layer):
+    model = keras.Sequential([keras.Input((8,)), layer, layers.Dense(8, "relu"), layers.Dense(1)])
+    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @faulty("normalization")
 def never_adapted():
-    model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
-    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
+    return normalized_by(layers.Normalization())
 
 
 @faulty("the model takes the batch")
@@ -336,19 +348,6 @@ def outputs_that_are_nan():
     model = classifier()
     model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
     return model, batched(X, CLASSES)
-
-
-@faulty("overfit one batch")
-def own_step_that_runs_away():
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(data[0], training=True) - data[1]) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    model = Own([keras.Input((8,)), layers.Dense(1)])
-    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.SGD(1.0))
 
 
 @faulty("second epoch")
@@ -374,15 +373,6 @@ def raw_images():
 
 
 @faulty("gradients")
-def gradient_stopped():
-    class Stops(layers.Layer):
-        def call(self, x):
-            return tf.stop_gradient(x)
-
-    return regressor(Stops()), batched(X, NUMBERS)
-
-
-@faulty("gradients")
 def nothing_trains():
     model = regressor()
     model.trainable = False
@@ -402,15 +392,6 @@ def frozen_at_random():
     model = classifier()
     model.layers[0].trainable = False
     return compiled(model, "sparse_categorical_crossentropy", X, CLASSES)
-
-
-@faulty("cross-example leakage")
-def softmax_over_the_batch():
-    class Mixes(layers.Layer):
-        def call(self, x):
-            return keras.ops.softmax(x, axis=0)
-
-    return dense(Mixes(), layers.Dense(3), loss=crossentropy()), batched(X, CLASSES)
 
 
 @faulty("cross-example leakage")
@@ -618,8 +599,7 @@ def warm_up_from_zero():
 def adapted():
     normalize = layers.Normalization()
     normalize.adapt(100 + X)
-    model = keras.Sequential([keras.Input((8,)), normalize, layers.Dense(8, "relu"), layers.Dense(1)])
-    return compiled(model, "mse", 100 + X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
+    return normalized_by(normalize)
 
 
 @healthy
@@ -629,21 +609,6 @@ def half_precision():
     model = keras.Model(inputs, layers.Dense(3, "softmax", dtype="float32")(hidden))
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
     return compiled(model, "sparse_categorical_crossentropy", X, CLASSES, optimizer=optimizer)
-
-
-@healthy
-def subclassed():
-    class Net(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.hidden = layers.Dense(16, "relu")
-            self.last = layers.Dense(1)
-
-        def call(self, x):
-            return self.last(self.hidden(x))
-
-    model = Net()
-    return compiled(model, "mse", X, NUMBERS, optimizer=keras.optimizers.Adam(0.01))
 
 
 @healthy
