@@ -290,32 +290,34 @@ def _fitted(x, y, counted):
 def _sees_later(training, inputs, place):
     """Return how much outputs of the first half change when the second half of the inputs changes."""
     middle = inputs[place].shape[1] // 2
-    return _change_by(training, inputs, place, slice(middle, None), slice(middle))
+    return _change_by(training, inputs, place, [slice(middle, None)], [slice(middle)])
 
 
 def _sees_itself(training, inputs, place):
-    """Return how much the output in the middle changes with the input there."""
-    middle = inputs[place].shape[1] // 2
-    return _change_by(training, inputs, place, *2 * [slice(middle, middle + 1)])
+    """Return how much the output in the middle changes with the input there: of a sequence a position, or a pixel."""
+    shape = inputs[place].shape
+    middle = [slice(size // 2, size // 2 + 1) for size in shape[1 : max(2, len(shape) - 1)]]
+    return _change_by(training, inputs, place, middle, middle)
 
 
 def _change_by(training, inputs, place, changing, seen):
-    """Return how much outputs at positions ``seen`` change when an input changes at the positions ``changing``."""
+    """Return how much outputs at ``seen`` change when an input changes at ``changing``: slices of axis 1 and on."""
     value = inputs[place].numpy()
-    before = value[:, changing]
+    changing, seen = (slice(None), *changing), (slice(None), *seen)
+    before = value[changing]
     other = value.copy()
-    other[:, changing] = np.roll(before, 1, 0) if len(value) > 1 else before[:, ::-1]
+    other[changing] = np.roll(before, 1, 0) if len(value) > 1 else before[:, ::-1]
     if value.dtype.kind == "f":
-        other[:, changing] += value.std()
+        other[changing] += value.std()
     else:  # not to 0, which may be padding and change the mask
         highest = max(1, int(value.max()))
-        other[:, changing] = np.where(before > 0, before % highest + 1, before)
+        other[changing] = np.where(before > 0, before % highest + 1, before)
     changed = list(inputs)
     changed[place] = tf.constant(other, inputs[place].dtype)
     before = training.reproducible_outputs()
     after = training.outputs_again(keras.tree.pack_sequence_as(training.x, changed))
     compared = [
-        [each[:, seen] for each in outputs if len(each.shape) > 1 and each.shape[1] == value.shape[1]]
+        [each[seen] for each in outputs if each.shape[1 : len(seen)] == value.shape[1 : len(seen)]]
         for outputs in (before, after)
     ]
     if not compared[0]:
