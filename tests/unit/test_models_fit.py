@@ -1,6 +1,6 @@
 """`fit` with split steps: callbacks, validation, resuming, compiled and eager steps, histories."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -140,26 +140,31 @@ def test_the_first_eager_step_in_micro_batches_is_that_of_stock(kind):
         assert logs[1][name] == [pytest.approx(value, rel=1e-5)]
 
 
+def run_all(replicas, **how):
+    seen = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append((batch, float(logs["loss"])))
+
+    with on(replicas):
+        model = net(micro_batches=2)
+        model.compile(ADAM(), "mse", **how)
+    history = model.fit(DATA, verbose=0, shuffle=False, validation_data=DATA, callbacks=[Note()]).history
+    return model, history, model.evaluate(DATA, verbose=0), model.predict(DATA, verbose=0), seen
+
+
+@cache
+def by_single_steps():
+    return run_all(1)
+
+
 @pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
 def test_several_steps_an_execution_end_where_single_steps_do(how):
     """The last of the two executions has only one of its three steps."""
-
-    def run(replicas, **how):
-        seen = []
-
-        class Note(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                seen.append((batch, float(logs["loss"])))
-
-        with on(replicas):
-            model = net(micro_batches=2)
-            model.compile(ADAM(), "mse", **how)
-        history = model.fit(DATA, verbose=0, shuffle=False, validation_data=DATA, callbacks=[Note()]).history
-        return model, history, model.evaluate(DATA, verbose=0), model.predict(DATA, verbose=0), seen
-
-    model, history, evaluated, predicted, seen = run(2, steps_per_execution=3, **how)
-    one_model, one_history, one_evaluated, one_predicted, one_seen = run(1)
+    model, history, evaluated, predicted, seen = run_all(2, steps_per_execution=3, **how)
+    one_model, one_history, one_evaluated, one_predicted, one_seen = by_single_steps()
     assert distance(model, one_model) < 1e-5
     assert {name: values[0] for name, values in history.items()} == pytest.approx(
         {name: values[0] for name, values in one_history.items()}, rel=1e-5
@@ -236,14 +241,15 @@ def test_on_a_batch_of_no_examples_a_model_says_what_stock_says():
     assert said[0] == said[1]
 
 
-NONE = {"none": lambda data: data.take(0), "none, and it does not tell": lambda data: data.filter(lambda *_: False)}
-
-
-@pytest.mark.parametrize(("replicas", "left"), enumerate(NONE, start=1))
-def test_without_examples_there_is_no_loss(replicas, left, tmp_path):
+@pytest.mark.parametrize(
+    ("replicas", "emptied"),
+    [(1, lambda data: data.take(0)), (2, lambda data: data.filter(lambda *_: False))],
+    ids=["none", "none, and it does not tell"],
+)
+def test_without_examples_there_is_no_loss(replicas, emptied, tmp_path):
     x, y = examples(16)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-    empty = NONE[left](data)
+    empty = emptied(data)
     with on(replicas):
         model = net(micro_batches=2)
         model.compile("sgd", "mse", metrics=["mae"])

@@ -87,26 +87,16 @@ def asking():
     return keras.Model(inputs, layers.Dense(1)(Queries(name="asks")(inputs)))
 
 
-def test_a_layer_that_gets_a_variable_is_recomputed():
+def test_a_layer_that_gets_a_variable_is_recomputed_fully_sharded_and_looked_at():
     whole = compiled(asking, stock=True)
-    model = compiled(lambda: bt.recompute(asking(), lambda layer: layer.name == "ask"), 2, 2)
-    for each in (whole, model):
+    recomputed = compiled(lambda: bt.recompute(asking(), lambda layer: layer.name == "ask"), 2, 2)
+    sharded = compiled(asking, 2, fully_shard="asks")
+    for each in (whole, recomputed, sharded):
         each.fit(X, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
-    assert distance(model, whole) < 1e-5
-
-
-def test_a_layer_that_gets_a_variable_is_fully_sharded():
-    whole = compiled(asking, stock=True)
-    model = compiled(asking, 2, fully_shard="asks")
-    for each in (whole, model):
-        each.fit(X, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
-    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
+    assert distance(recomputed, whole) < 1e-5
+    for one, other in zip(sharded.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-def test_overflow_is_sought_where_a_layer_gets_a_variable():
-    model = compiled(asking)
-    assert bt.find_overflow(model, (X, Y)) is None
+    assert bt.find_overflow(compiled(asking), (X, Y)) is None
 
 
 def stateful():

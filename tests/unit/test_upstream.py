@@ -80,31 +80,10 @@ def test_loss_scaling_looks_at_the_first_replica_only():
     assert not all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
-def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
-    """Outside tf.data it passes its regular expression to `tokenizers` as a str, which is taken literally: nothing is
-    split, and merges cross words. Once fixed, notebook 10 must show another reason to tokenize once, from
-    "hub-question" to "hub-takeaway".
-    """
-    hub = pytest.importorskip("keras_hub").models
-    vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", "a", "b", "Ġ", "aĠ", "Ġb"])}
-    tokenizer = hub.GPT2Tokenizer(vocabulary=vocabulary, merges=["a Ġ", "Ġ b"])
-    in_tf_data = next(tf.data.Dataset.from_tensors(["a b"]).map(tokenizer).as_numpy_iterator())
-    called = [[int(token) for token in row] for row in tokenizer(["a b"])]
-    assert [row.tolist() for row in in_tf_data] == [[1, 5]]  # "a", " b"
-    assert called == [[4, 2]]  # "a ", "b"
-
-
 def test_clipping_comes_before_the_reduction():
     """Once fixed, replicas do not change the result; if scaling is fixed too, delete `keras_compat.already_reduced`."""
     clipped = partial(SGD, global_clipnorm=0.05)
     assert distance(trained(stock, DATA, clipped, 2), trained(stock, DATA, clipped)) > 1e-4
-
-
-def scores_of_words(kind):
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input((4,), dtype="int32")
-    embedding = kind(9, 4, embeddings_initializer="ones")
-    return keras.Model(inputs, layers.Dense(1)(layers.Flatten()(embedding(inputs))))
 
 
 def test_statistics_of_batch_normalisation_differ_between_replicas():
@@ -116,6 +95,13 @@ def test_statistics_of_batch_normalisation_differ_between_replicas():
 
     first, second = values_on_replicas(trained(build, DATA, SGD, 2).layers[1].moving_mean)
     assert not np.allclose(first, second, rtol=1e-3)
+
+
+def scores_of_words(kind):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((4,), dtype="int32")
+    embedding = kind(9, 4, embeddings_initializer="ones")
+    return keras.Model(inputs, layers.Dense(1)(layers.Flatten()(embedding(inputs))))
 
 
 @pytest.mark.parametrize(
@@ -190,36 +176,6 @@ def test_a_copy_of_a_tensor_loses_its_mask():
     """Once fixed, delete `with_mask`."""
     embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
     assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")
-
-
-def test_a_quantized_attention_cannot_be_loaded(tmp_path):
-    """Once fixed, notebook 14 need not rebuild the model: delete its cells "load-fault" to "load-cured"."""
-
-    def attend():
-        x = keras.Input((4, 8))
-        return keras.Model(x, layers.MultiHeadAttention(2, 4)(x, x))
-
-    saved = attend()
-    saved.quantize("int8", filters=lambda layer: isinstance(layer, layers.EinsumDense))
-    saved.save(tmp_path / "int8.keras")
-    with pytest.raises(ValueError, match="could not be loaded"):
-        keras.models.load_model(tmp_path / "int8.keras")
-    saved.save_weights(tmp_path / "int8.weights.h5")
-    again = attend()
-    again.quantize("int8", filters=lambda layer: isinstance(layer, layers.EinsumDense))
-    again.load_weights(tmp_path / "int8.weights.h5")
-    assert distance(saved, again) == 0
-
-
-def test_distillation_by_default_compares_logits_as_if_they_were_probabilities():
-    """Once fixed, notebook 14 can use the default of `LogitsDistillation`."""
-    teacher, student = np.array([[3.0, 0.0]], "float32"), np.array([[0.0, 1.0]], "float32")
-    default = keras.distillation.LogitsDistillation(temperature=1.0)
-    as_object = keras.distillation.LogitsDistillation(temperature=1.0, loss=keras.losses.KLDivergence())
-    of_teacher, of_student = tf.nn.log_softmax(teacher), tf.nn.log_softmax(student)
-    divergence = tf.reduce_sum(tf.exp(of_teacher) * (of_teacher - of_student))
-    assert float(as_object.compute_loss(teacher, student)) == pytest.approx(float(divergence), rel=1e-4)
-    assert float(default.compute_loss(teacher, student)) != pytest.approx(float(divergence), rel=0.1)
 
 
 def test_a_functional_model_cannot_add_losses():
