@@ -60,8 +60,8 @@ OPTIMIZERS = {
 }
 REDUCTIONS = ["sum_over_batch_size", "mean_with_sample_weight", "sum"]
 SETTINGS = [{}, {"shard_optimizer": True}, {"fully_shard": r"hidden_\d"}]
-FIRST = [0, 1, 4, 5, 19, 20]
-"""Each model but the plain one, optimizer but momentum, loss reduction and setting."""
+FIRST = [0, 4, 5, 6, 19, 20]
+"""Each model but the plain one, optimizer but momentum, loss reduction and setting; on one, two and four replicas."""
 DRAWN = range(40)
 
 
