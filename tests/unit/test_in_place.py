@@ -85,14 +85,14 @@ def adamw():
 def test_a_second_of_changes_settings_and_keeps_the_state_of_the_optimizer():
     """Sharded, unsharded, and sharded again; undecayed weights stay so."""
     ends = []
-    for settings in ([True, True, True], [True, False, True]):
+    for epochs_of_settings in ([(True, 3)], [(True, 1), (False, 1), (True, 1)]):
         with on(2):
             keras.utils.set_random_seed(1)
             model = sequential()
             model.compile(adamw(), "mse")
-            for shard_optimizer in settings:
+            for shard_optimizer, epochs in epochs_of_settings:
                 assert bt.Model.of(model, shard_optimizer=shard_optimizer) is model
-                model.fit(DATA, verbose=0, shuffle=False)
+                model.fit(DATA, epochs=epochs, verbose=0, shuffle=False)
         ends.append(model)
     assert apart_of_weights(*ends) < 1e-6
     assert ends[0].optimizer.iterations.numpy() == 6
