@@ -11,10 +11,6 @@ from bigtrain_nb.train.checkpoint_files import _line
 from bigtrain_nb.train.resume import Resume
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
 def halve(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -23,10 +19,7 @@ def corrupt(path):
     path.write_bytes(path.read_bytes()[:-9] + b"\xff" * 9)
 
 
-@pytest.mark.parametrize(
-    ("file", "spoil"),
-    [("index", empty), ("index", corrupt), ("data-00000-of-00001", halve)],
-)
+@pytest.mark.parametrize(("file", "spoil"), [("index", corrupt), ("data-00000-of-00001", halve)])
 def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoil, tmp_path, capsys):
     spoil(cut_after_5(tmp_path) / f"ckpt-2.{file}")
     resume = Resume(tmp_path, model_of(seed=2), every=2)
@@ -36,7 +29,7 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoi
 
 def test_no_checkpoint_can_be_read(tmp_path):
     for path in cut_after_5(tmp_path).glob("ckpt-*.index"):
-        empty(path)
+        path.write_bytes(b"")
     with pytest.raises(OSError, match="none of the checkpoints in .* can be read: empty it"):
         Resume(tmp_path, model_of())
 
@@ -70,10 +63,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "owner.json"}
 
 
-OTHERS = [{"units": 9}, {"optimizer": lambda: keras.optimizers.SGD(0.1)}, {"policy": "mixed_float16"}]
-
-
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", [{"units": 9}, {"optimizer": lambda: keras.optimizers.SGD(0.1)}])
 def test_a_checkpoint_of_another_model_is_refused_and_kept(other, tmp_path):
     before = contents(cut_after_5(tmp_path))
     words = f"{tmp_path}/ckpt-2 belongs to another model or optimizer.* a separate folder"

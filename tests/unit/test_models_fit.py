@@ -1,6 +1,6 @@
 """`fit` with split steps: callbacks, validation, resuming, compiled and eager steps, histories."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -90,9 +90,8 @@ class LargestError(keras.metrics.Metric):
         self.largest = 0.0
 
 
-@pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}])
-def test_an_eager_step_accepts_metrics_in_plain_python(settings):
-    model = net(keras.Model) if not settings else net(**settings)
+def test_an_eager_step_accepts_metrics_in_plain_python():
+    model = net(micro_batches=3)
     model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[LargestError()], run_eagerly=True)
     logs = model.fit(X[:8], Y[:8], batch_size=8, verbose=0).history
     largest = np.abs(np.ravel(Y[:8]) - np.ravel(model(X[:8]))).max()
@@ -141,36 +140,31 @@ def test_the_first_eager_step_in_micro_batches_is_that_of_stock(kind):
         assert logs[1][name] == [pytest.approx(value, rel=1e-5)]
 
 
-@pytest.mark.usefixtures("each_reduction")
-def test_arrays_validation_split_and_steps_per_epoch():
-    model = compiled(2, steps_per_execution=2, metrics=["mae"])
-    model.fit(X, Y, batch_size=8, validation_split=0.2, epochs=2, verbose=0)
-    assert set(model.history.history) == {"loss", "mae", "val_loss", "val_mae"}
-    assert model.optimizer.iterations.numpy() == 6
-    model.fit(DATA.repeat(), steps_per_epoch=3, validation_data=DATA, validation_steps=2, verbose=0, shuffle=False)
-    assert model.optimizer.iterations.numpy() in {9, 10}  # two per execution
+def run_all(replicas, **how):
+    seen = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append((batch, float(logs["loss"])))
+
+    with on(replicas):
+        model = net(micro_batches=2)
+        model.compile(ADAM(), "mse", **how)
+    history = model.fit(DATA, verbose=0, shuffle=False, validation_data=DATA, callbacks=[Note()]).history
+    return model, history, model.evaluate(DATA, verbose=0), model.predict(DATA, verbose=0), seen
+
+
+@cache
+def by_single_steps():
+    return run_all(1)
 
 
 @pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
 def test_several_steps_an_execution_end_where_single_steps_do(how):
     """The last of the two executions has only one of its three steps."""
-
-    def run(replicas, **how):
-        seen = []
-
-        class Note(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                seen.append((batch, float(logs["loss"])))
-
-        with on(replicas):
-            model = net(micro_batches=2)
-            model.compile(ADAM(), "mse", **how)
-        history = model.fit(DATA, verbose=0, shuffle=False, validation_data=DATA, callbacks=[Note()]).history
-        return model, history, model.evaluate(DATA, verbose=0), model.predict(DATA, verbose=0), seen
-
-    model, history, evaluated, predicted, seen = run(2, steps_per_execution=3, **how)
-    one_model, one_history, one_evaluated, one_predicted, one_seen = run(1)
+    model, history, evaluated, predicted, seen = run_all(2, steps_per_execution=3, **how)
+    one_model, one_history, one_evaluated, one_predicted, one_seen = by_single_steps()
     assert distance(model, one_model) < 1e-5
     assert {name: values[0] for name, values in history.items()} == pytest.approx(
         {name: values[0] for name, values in one_history.items()}, rel=1e-5
@@ -212,19 +206,6 @@ def test_history_is_exact_with_a_short_last_batch(replicas, micro_batches):
     assert model.evaluate(X, [Y, 3 * Y], batch_size=8, verbose=0, return_dict=True) == pytest.approx(exact, rel=1e-5)
 
 
-@pytest.mark.usefixtures("each_reduction")
-@pytest.mark.parametrize("settings", [{}, {"shard_optimizer": True}], ids=str)
-def test_all_layers_frozen_trains_nothing(settings):
-    with on(2):
-        model = net(micro_batches=3, **settings)
-        model.trainable = False
-        model.compile("sgd", "mse")
-    before = model.get_weights()
-    model.fit(DATA, verbose=0, shuffle=False)
-    for weight, was in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(weight, was)
-
-
 def test_no_step_warns(recwarn):
     trained(lambda: net(micro_batches=3), OF_KNOWN_SIZE, ADAM)
     assert not [str(w.message) for w in recwarn if not issubclass(w.category, DeprecationWarning)]
@@ -249,33 +230,10 @@ def test_a_call_with_one_batch_is_one_step_also_with_several_an_execution():
     assert distance(model, stepwise) < 1e-5
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (2, 3)])
-def test_the_end_of_a_dataset_of_unknown_size_counts_no_batch(replicas, micro_batches):
-    """At the end TensorFlow still computes values known without a batch, for example a known batch size."""
-    with on(replicas):
-        model = net(micro_batches=micro_batches)
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
-    unknown = OF_KNOWN_SIZE.filter(lambda x, y: True)
-    run = {"verbose": 0, "return_dict": True}
-    assert model.evaluate(unknown, **run) == pytest.approx(model.evaluate(OF_KNOWN_SIZE, **run), rel=1e-5)
-    shown = model.fit(unknown, validation_data=unknown, epochs=2, shuffle=False, verbose=0).history
-    of_known = model.fit(OF_KNOWN_SIZE, validation_data=OF_KNOWN_SIZE, shuffle=False, verbose=0).history
-    for name, values in of_known.items():
-        assert shown[name] == pytest.approx(2 * values, rel=1e-5)
-
-
-def test_arrays_without_an_example_have_no_loss():
-    model = compiled(1, metrics=["mae"])
-    assert model.evaluate(X[:0], Y[:0], verbose=0, return_dict=True) == {}
-    history = model.fit(X, Y, validation_data=(X[:0], Y[:0]), verbose=0).history
-    assert set(history) == {"loss", "mae"}
-
-
-@pytest.mark.parametrize(("replicas", "settings"), [(2, {}), (1, {"micro_batches": 2})])
-def test_on_a_batch_of_no_examples_a_model_says_what_stock_says(replicas, settings):
+def test_on_a_batch_of_no_examples_a_model_says_what_stock_says():
     said = []
-    for count, make in ((1, keras.Model), (replicas, partial(bt.Model, **settings))):
-        with on(count):
+    for replicas, make in ((1, keras.Model), (2, partial(bt.Model, micro_batches=2))):
+        with on(replicas):
             inputs = keras.Input((6,))
             model = make(inputs, keras.layers.Dense(1)(inputs))
             model.compile("adam", "mse", metrics=["mae"])
@@ -283,14 +241,15 @@ def test_on_a_batch_of_no_examples_a_model_says_what_stock_says(replicas, settin
     assert said[0] == said[1]
 
 
-NONE = {"none": lambda data: data.take(0), "none, and it does not tell": lambda data: data.filter(lambda *_: False)}
-
-
-@pytest.mark.parametrize(("replicas", "left"), enumerate(NONE, start=1))
-def test_without_examples_there_is_no_loss(replicas, left, tmp_path):
+@pytest.mark.parametrize(
+    ("replicas", "emptied"),
+    [(1, lambda data: data.take(0)), (2, lambda data: data.filter(lambda *_: False))],
+    ids=["none", "none, and it does not tell"],
+)
+def test_without_examples_there_is_no_loss(replicas, emptied, tmp_path):
     x, y = examples(16)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-    empty = NONE[left](data)
+    empty = emptied(data)
     with on(replicas):
         model = net(micro_batches=2)
         model.compile("sgd", "mse", metrics=["mae"])
@@ -307,16 +266,6 @@ def test_without_examples_there_is_no_loss(replicas, left, tmp_path):
     assert best.best is None and stop.best is None
 
 
-def test_an_epoch_whose_data_have_run_out_has_no_loss():
-    x, y = examples(16)
-    once = iter(tf.data.Dataset.from_tensor_slices((x, y)).batch(8))
-    data = tf.data.Dataset.from_generator(lambda: once, output_signature=once.element_spec)
-    model = net()
-    model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match="ran out of data"):
-        assert len(model.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]) == 1
-
-
 def test_a_new_setting_holds_in_evaluations_and_predictions_too():
     with on(2):
         model = bt.Model.of(keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)]))
@@ -329,10 +278,14 @@ def test_a_new_setting_holds_in_evaluations_and_predictions_too():
     assert model.evaluate(DATA, verbose=0) == pytest.approx(np.mean((X @ kernel + bias - Y) ** 2), rel=1e-4)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_a_model_without_trainable_weights_warns_as_in_stock(micro_batches):
-    model = net(micro_batches=micro_batches)
-    model.trainable = False
-    model.compile("sgd", "mse")
+@pytest.mark.parametrize(("replicas", "settings"), [(1, {}), (2, {}), (2, {"shard_optimizer": True})], ids=str)
+def test_all_layers_frozen_trains_nothing_and_warns_as_in_stock(replicas, settings):
+    with on(replicas):
+        model = net(micro_batches=3, **settings)
+        model.trainable = False
+        model.compile("sgd", "mse")
+    before = model.get_weights()
     with pytest.warns(UserWarning, match="The model does not have any trainable weights"):
         model.fit(DATA, verbose=0, shuffle=False)
+    for weight, was in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, was)

@@ -1,7 +1,6 @@
 """What holds for all inputs: packed rows, confidence intervals, micro-batches, and shards, on generated inputs."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.parallel.shards import in_rows
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.measure.intervals import mean_interval, median_interval, ratio_interval
-from bigtrain_nb.train.batches import equal_parts, micro_batches_of, share_of
+from bigtrain_nb.train.batches import equal_parts, micro_batches_of
 
 settings.register_profile("same each time", derandomize=True, deadline=None, max_examples=100, database=None)
 settings.load_profile("same each time")
@@ -79,26 +78,6 @@ def test_micro_batches_have_each_example_once(examples, count):
         assert numbers == list(range(examples))
     sizes = [size for _, size in equal_parts(examples, count)]
     assert len(sizes) == count and max(sizes) - min(sizes) <= 1
-
-
-@settings(max_examples=40)
-@given(data=st.data(), examples=st.integers(1, 12), count=st.integers(2, 5))
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
-def test_the_losses_of_micro_batches_add_up_to_that_of_the_batch(reduction, data, examples, count):
-    weights = data.draw(st.lists(st.floats(0, 4).filter(lambda each: each == 0 or each > 1e-3), min_size=examples))
-    weights = np.array(weights[:examples], "float32")
-    x = np.random.default_rng(examples).normal(size=(examples, 1)).astype("float32")
-    loss = keras.losses.MeanAbsoluteError(reduction=reduction)
-    whole = loss(x, 2 * x, sample_weight=weights)
-    model = SimpleNamespace(loss=loss)
-    share = share_of((x, 2 * x, weights), SimpleNamespace(replicas=1, model=model), count)
-    total = 0.0
-    for start, size in equal_parts(examples, count):
-        if size:
-            piece = share.micro_batch(start, size)
-            of_piece = loss(piece.data[0], piece.data[1], sample_weight=piece.data[2])
-            total += tf.math.multiply_no_nan(of_piece, tf.cast(piece.part, "float32"))
-    assert float(total) == pytest.approx(float(whole), rel=1e-5, abs=1e-6)
 
 
 @settings(max_examples=40)

@@ -56,33 +56,23 @@ def profiled(note):
         threading.setprofile(None)
 
 
-def files_passed(run):
-    """Return the files of bigtrain_nb whose functions run during ``run``, in any thread."""
-    passed = set()
+def calls_in(run):
+    """Return the files of bigtrain_nb whose functions ``run`` calls, in any thread, and the calls in its steps.
 
-    def note(frame, event, _):
-        if event == "call":
-            passed.add(frame.f_code.co_filename)
-
-    with profiled(note):
-        run()
-    ours = [Path(name).relative_to(ROOT) for name in passed if Path(name).is_relative_to(ROOT)]
-    return {path.with_suffix("").as_posix() for path in ours}
-
-
-def calls_in_steps(run):
-    """Return our function calls (file, name) in each traced step of a replica, in order.
-
-    Comprehensions, which are calls only in some Pythons, and resumed generators are excluded.
+    The latter are our functions (file, name) in each traced step of a replica, in order. Comprehensions, which are
+    calls only in some Pythons, and resumed generators are excluded.
     """
-    steps, inside, seen = [], {}, set()
+    passed, steps, inside, seen = set(), [], {}, set()
 
     def note(frame, event, _):
         code, thread = frame.f_code, threading.get_ident()
-        is_ours = code.co_filename.startswith(str(ROOT))
         if event == "return" and inside.get(thread) is frame:
             del inside[thread]
-        if event != "call" or not is_ours or code.co_name.startswith("<") or frame in seen:
+        if event != "call" or not code.co_filename.startswith(str(ROOT)):
+            return
+        file = Path(code.co_filename).relative_to(ROOT).with_suffix("").as_posix()
+        passed.add(file)
+        if code.co_name.startswith("<") or frame in seen:
             return
         if code.co_name == "train_step" and thread not in inside:
             inside[thread] = frame
@@ -90,11 +80,11 @@ def calls_in_steps(run):
         if thread in inside:
             seen.add(frame)
             calls = next(calls for of, calls in reversed(steps) if of == thread)
-            calls.append((Path(code.co_filename).relative_to(ROOT).as_posix(), code.co_name))
+            calls.append((file, code.co_name))
 
     with profiled(note):
         run()
-    return [calls for _, calls in steps]
+    return passed, [calls for _, calls in steps]
 
 
 def compiled(recompute=False, **settings):
@@ -108,22 +98,14 @@ def compiled(recompute=False, **settings):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_fit_of_two_replicas_in_four_micro_batches_passes_few_files(way):
+def test_a_fit_of_two_replicas_in_four_micro_batches_passes_few_files_and_asks_for_each_fact_once(way):
     settings, others = WAYS[way]
     with on(2):
         model = compiled(**settings)
-    passed = files_passed(lambda: model.fit(X, Y, batch_size=16, verbose=0))
+    passed, steps = calls_in(lambda: model.fit(X, Y, batch_size=16, verbose=0))
     assert passed <= MEAN | others
     assert {"train/model"} | others - {"train/in_place"} <= passed  # used only in `compile`
     assert len(passed) <= (12 if way == "fully sharded" else 10)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_traced_step_asks_for_each_fact_of_its_share_once(way):
-    settings, _ = WAYS[way]
-    with on(2):
-        model = compiled(**settings)
-    steps = calls_in_steps(lambda: model.fit(X, Y, batch_size=16, verbose=0))
     assert len(steps) == 2
     for calls in steps:
         times = Counter(name for _, name in calls)
