@@ -246,7 +246,8 @@ MISTAKES = {
     "bt.preflight(UNCOMPILED, DATASET)": "is not compiled: a step needs the loss and the optimizer",
     "bt.preflight(MIRRORED, DATASET)": "has several replicas: build it without the strategy, and give the batch of one",
     "bt.preflight(MODEL, iter(DATASET))": "can be read only once, and what is read here would be missing in fit",
-    "bt.preflight(MODEL, [(tf.ragged.constant([[1], [2, 3]]), [1, 2])])": "data.map(lambda x, y: (x.to_tensor(), y))",
+    "bt.preflight(MODEL, [(tf.ragged.constant([[1], [2, 3]]), [1, 2])])": "RaggedTensor of shape (2, None), but"
+    " preflight takes dense tensors: give it a dataset of dense batches, data.map(lambda x, y: (x.to_tensor(), y))",
     "bt.preflight(MODEL, np.ones([4, 3]))": "must be the dataset that fit gets: a tf.data.Dataset",
     "bt.preflight(MODEL, DATASET, minutes=0)": "minutes=0 must be a positive, finite number of minutes",
     "bt.preflight(MODEL, DATASET, checks='data')": "checks='data' must be a list, such as ['data', 'leaks']",
