@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bigtrain_nb.common import beside, cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import integer, not_negative, of_kind, positive
+from bigtrain_nb.common.checks import integer, not_negative, of_kind, one_of, positive
 from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
 
@@ -248,7 +248,8 @@ class Job(Shown):
         return self.codes
 
     def _index(self, worker):
-        return self.names.index(worker) if isinstance(worker, str) else worker
+        index = self.names.index(one_of("worker", worker, self.names)) if isinstance(worker, str) else worker
+        return integer("worker", index, 0, len(self.names) - 1)
 
     def _card(self):
         caption = f"{len(self.names)} worker{'s' * (len(self.names) > 1)} {self._how}"

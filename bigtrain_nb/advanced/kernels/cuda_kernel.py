@@ -42,7 +42,7 @@ __device__ inline void store(bfloat16 *at, float value)
 Launch = namedtuple("Launch", "text name parameters macros grid block results")  # for operands of known shapes
 
 _KERNEL = re.compile(
-    r'extern\s*"C"\s*__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)'
+    r"__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)"
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -70,11 +70,12 @@ def cuda_kernel(
 
     NVIDIA GPUs need the package nvidia-cuda-nvrtc-cu12, which tensorflow[and-cuda] installs. The launch on a GPU has
     not been tested. Where TensorFlow sees no GPU, g++ compiles the same source and one core runs the threads one by
-    one, for tests and not for speed; it supports ``__syncthreads``, ``atomicAdd``, ``rsqrtf`` and the functions of C.
+    one, for tests and not for speed; it supports ``__syncthreads``, ``atomicAdd`` of floats, ``rsqrtf``, C's functions.
 
     An invalid address crashes the process. So first run ``operation.check_on_cpu(*arrays)``, which needs g++: it
-    returns the results as arrays, or raises ValueError for a kernel that accesses memory outside its tensors, leaves
-    elements unwritten, or depends on the order of threads, as it does if a barrier is missing.
+    returns the results as arrays, or raises ValueError for a kernel that writes up to 1 MiB outside its tensors, whose
+    results depend on what it reads there, that leaves elements unwritten, or that depends on the order of threads, as
+    it does if a barrier is missing.
 
     Raises ValueError or TypeError for source that does not compile, unknown shapes, parameters that do not match the
     tensors, and more than one replica; ImportError without NVRTC or g++.
@@ -136,12 +137,13 @@ class CudaKernel:
                 f"{self.name} got a tensor of shape {shapes[0]}, but all shapes must be known: use batch(...,"
                 " drop_remainder=True) or a bt.Model, and define compute_output_shape in a layer"
             )
-        results = tuple(of_kind("results", one, tf.TensorSpec, "a list of tf.TensorSpec") for one in now(self.results))
+        results = of_kind("results", now(self.results), list | tuple, "a list of tf.TensorSpec")
+        results = tuple(of_kind("results", one, tf.TensorSpec, "a list of tf.TensorSpec") for one in results)
         integer("number of results", len(results), 1)
         grid = _three("grid", now(self.grid), (2**31 - 1, 65535, 65535))
         block = _three("block", now(self.block), (1024, 1024, 64))
         threads = integer("threads of a block", math.prod(block), 1, 1024)
-        macros = {**(now(self.macros) or {}), "THREADS": threads}
+        macros = {**of_kind("macros", now(self.macros) or {}, Mapping, "a dictionary"), "THREADS": threads}
         parameters = _parameters(self.source, self.name, macros, [*operands, *results])
         macros = tuple(sorted((key, str(value)) for key, value in macros.items()))
         return Launch(PRELUDE + self.source, self.name, parameters, macros, grid, block, results)

@@ -140,8 +140,13 @@ class ValuesFor(keras.StatelessScope):
 
 
 def _has_gradient(value):
-    if isinstance(value, keras.Variable | tf.Variable):  # a run reads it, like the layer's own weights
+    if isinstance(value, keras.Variable | tf.Variable | tf.SparseTensor):  # a run reads it, like the layer's weights
         return False
+    if isinstance(value, tf.RaggedTensor) and value.dtype.is_floating:
+        raise ValueError(
+            f"a ragged tensor of shape {value.shape} goes into a recomputed or fully sharded layer, which takes dense"
+            " ones: choose other layers, or make it dense before, x.to_tensor()"
+        )
     return tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex)
 
 

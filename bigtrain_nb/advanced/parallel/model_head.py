@@ -10,6 +10,7 @@ from bigtrain_nb.advanced.shared.layers import calls_seen
 from bigtrain_nb.common.keras_compat import Functional, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import is_shard
+from bigtrain_nb.common.words import first_sentence
 from bigtrain_nb.train.in_place import own_class
 
 # isort: split
@@ -58,7 +59,12 @@ class Head:
         self._refuse_kinds_of_weights()
         weights = {id(weight): weight for layer in self._layers for weight in layer.weights}
         with ValuesFor([(weight, weight.value) for weight in weights.values()]) as scope:
-            self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
+            try:
+                self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
+            except (ValueError, tf.errors.InvalidArgumentError) as error:  # as with a kernel per position
+                raise ValueError(
+                    f"{self.name} cannot be computed in chunks of rows: {first_sentence(error)}"
+                ) from error
         self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
         self._dtypes = [keras.backend.result_type(*scope.read[id(variable)]) for variable in self.variables]
 

@@ -25,7 +25,8 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     The layers are changed in place and remain instances of their class; returns ``model``. Call this before the first
     `fit`. Every model that shares such a layer recomputes it. It works in a stock `keras.Model` and in custom training
     loops, under strategies, with micro-batches, mixed precision and XLA. Clones and models loaded from a file recompute
-    nothing until told to, nor do copies of a model that is not a `bigtrain_nb.Model`.
+    nothing until told to, nor do copies of a model that is not a `bigtrain_nb.Model`. Second-order gradients, as of a
+    gradient penalty, cannot pass it: TensorFlow raises.
 
     Randomness must come from Keras (`keras.random`, `Dropout`), and state must be in Keras variables: TensorFlow's own
     random operations and `tf.Variable` are not tracked, and would be drawn and changed twice. An embedding has a dense
