@@ -118,19 +118,3 @@ def test_it_must_come_first():
     code = "from bigtrain_nb import tf\ntf.constant(1) + 1\nimport bigtrain_nb as bt\nbt.strategy(timeout=200)"
     job = run(code, env=ON_CPUS, grace_period=60)
     assert "must be configured at program startup" in job.logs(job.failed)
-
-
-@in_processes
-def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys):
-    code = """
-    for number in range(10**9):
-        sum_of_all(number)
-        if number == 5 and index == 1: raise ValueError('the planted one')
-    """
-    job = run(TRAIN + dedent(code), env=ON_CPUS, show=True)
-    shown = capsys.readouterr().out
-    assert job.failed == 1 and job.codes[1] == 1 and job.codes[0] != 0
-    errors = [line for line in shown.splitlines() if "Error: " in line]
-    assert errors[0] == "worker 1 | ValueError: the planted one"
-    assert shown.count("ValueError: the planted one") == 1
-    watch.nothing_left()
