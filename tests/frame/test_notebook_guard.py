@@ -32,7 +32,7 @@ def test_a_kernel_is_this_python_and_measures_half_as_long_unless_more_was_asked
 
 
 def test_a_tag_raises_the_limit_for_its_cell_and_what_reaches_its_limit_is_stopped_with_the_rest(run, pytester):
-    result = run("import time; time.sleep(3)", "time.sleep(50)", "open('trace', 'w')", tags=["timeout=40"], seconds=1)
+    result = run("import time; time.sleep(1.5)", "time.sleep(50)", "open('trace', 'w')", tags=["timeout=40"], seconds=1)
     result.assert_outcomes(passed=1, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["*Timeout of 1 seconds exceeded*", "SKIPPED*Cell 1 of this notebook failed before*"])
     assert not (pytester.path / "trace").exists()
