@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "last_words.py"
@@ -17,6 +18,7 @@ def last_words(folder, *sources):
     return subprocess.run([sys.executable, TOOL, path], capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.more("a kernel that dies, for a tool that shows what nbval leaves out")
 def test_the_cell_and_the_reason_are_named(tmp_path):
     done = last_words(tmp_path, "import os", "os.write(2, b'Check failed: ')\nos.abort()", "unreached = 1")
     assert done.returncode == 1 and "died in the last cell named above" in done.stderr

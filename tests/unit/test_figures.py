@@ -57,13 +57,20 @@ def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_ro
     assert low < 5.0 and high > 7.0
 
 
-def test_a_comparison_has_a_row_for_each_result_from_zero():
-    results = [result("slow", *[10.0] * 6), result("fast", 20.0, 22.0)]
-    drawn = plots.comparison_figure(results)
+def test_a_comparison_has_a_row_from_zero_with_a_tick_for_each_round_and_a_line_for_the_interval():
+    drawn = plots.comparison_figure([result("slow", *[10.0] * 6), result("fast", 20.0, 22.0, 24.0)])
     (axes,) = drawn.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow", "fast"]
-    assert {"10", "21.0 (2 rounds: 20.0 to 22.0)"} <= set(texts(drawn))
+    assert {"10", "22.0 (3 rounds: 20.0 to 24.0)"} <= set(texts(drawn))
     assert axes.get_xlim()[0] == 0
+    slow, fast = (ticks.get_segments() for ticks in axes.collections)
+    assert [segment[0][0] for segment in slow] == [10.0] * 6
+    assert [segment[0][0] for segment in fast] == [20.0, 22.0, 24.0]
+    for y, ticks in enumerate((slow, fast)):
+        for (_, one_end), (_, other_end) in ticks:
+            assert y - 0.5 < one_end < y < other_end < y + 0.5
+    intervals = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
+    assert intervals == [[[20.0, 1.0], [24.0, 1.0]]]  # the first has none: all its rounds are the same
 
 
 def test_bars_are_as_long_as_rates_and_their_names_take_no_width():
@@ -123,18 +130,6 @@ def test_svg_is_an_image_with_words_of_its_own_parts_in_the_colour_of_the_page(f
 )
 def test_numbers_in_words(said, expected):
     assert said == expected
-
-
-def test_every_round_is_a_tick_across_its_row_and_the_interval_a_line_along_it():
-    (axes,) = plots.comparison_figure([result("a", 10.0, 10.0), result("b", 20.0, 22.0, 24.0)]).axes
-    first, second = (ticks.get_segments() for ticks in axes.collections)
-    assert [segment[0][0] for segment in first] == [10.0, 10.0]
-    assert [segment[0][0] for segment in second] == [20.0, 22.0, 24.0]
-    for y, ticks in enumerate((first, second)):
-        for (_, one_end), (_, other_end) in ticks:
-            assert y - 0.5 < one_end < y < other_end < y + 0.5
-    intervals = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
-    assert intervals == [[[20.0, 1.0], [24.0, 1.0]]]  # the first has none: all its rounds are the same
 
 
 def test_a_prediction_is_drawn_as_a_multiple_of_what_was_measured():
