@@ -94,8 +94,7 @@ def run_workers(
 
 def _script(script_or_code):
     """Return the script that each worker runs, and the code for its standard input."""
-    is_code = isinstance(script_or_code, str) and ("\n" in script_or_code or not script_or_code.endswith(".py"))
-    if is_code:
+    if isinstance(script_or_code, str) and ("\n" in script_or_code or not script_or_code.endswith(".py")):
         return worker_main.__file__, script_or_code
     if not Path(script_or_code).is_file():
         remedy = beside.remedy_for(script_or_code)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
+pytestmark = pytest.mark.more("three processes that load TensorFlow, for an option of pytest")
 CODE = """
 import numpy as np
 import tensorflow as tf
@@ -39,7 +40,6 @@ def test_products_are_rounded_and_where_tf32_is_off_they_are_not():
     subprocess.run([sys.executable, "-c", CODE], env=environment, check=True)
 
 
-@pytest.mark.more("two processes that load TensorFlow, for an option of pytest")
 def test_the_option_reaches_this_process_and_those_that_it_starts(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     pytester.makepyfile(

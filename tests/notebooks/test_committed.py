@@ -1,4 +1,4 @@
-"""Every stored notebook follows the rules of tools/notebook_rules.py."""
+"""Every stored notebook follows the rules of tools/notebook_rules.py, and nbval compares outputs with those stored."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+AT_LEAST = 100  # cells whose outputs nbval compares; raise it with every marked cell, never lower it
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -17,3 +18,11 @@ def test_it_stands_as_rendering_left_it_and_keeps_the_rules(path):
     assert rules.source_problems(notebook) == []
     assert rules.prediction_problems(notebook) == []
     assert path.read_text(encoding="utf-8") == rules.text(notebook)
+
+
+def test_cells_that_are_the_same_everywhere_are_compared():
+    code = [cell for path in NOTEBOOKS for cell in rules.read(path).cells if cell.cell_type == "code"]
+    compared = [cell for cell in code if cell.source.startswith("# NBVAL_CHECK_OUTPUT\n")]
+    assert len(compared) >= AT_LEAST
+    empty = [cell.id for cell in compared if not cell.outputs or cell.execution_count is None]
+    assert not empty, f"nbval compares nothing there: {empty}"

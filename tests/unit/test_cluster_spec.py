@@ -7,7 +7,6 @@ import pytest
 from bigtrain_nb.launch.cluster_spec import COUNTS, cluster_spec, why_alone
 
 TWO = ["one:2222", "two:2222"]
-TASK = {"type": "worker", "index": 0}
 
 
 def config(cluster, kind="worker", index=0):

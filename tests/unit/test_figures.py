@@ -57,13 +57,20 @@ def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_ro
     assert low < 5.0 and high > 7.0
 
 
-def test_a_comparison_has_a_row_for_each_result_from_zero():
-    results = [result("slow", *[10.0] * 6), result("fast", 20.0, 22.0)]
-    drawn = plots.comparison_figure(results)
+def test_a_comparison_has_a_row_from_zero_with_a_tick_for_each_round_and_a_line_for_the_interval():
+    drawn = plots.comparison_figure([result("slow", *[10.0] * 6), result("fast", 20.0, 22.0, 24.0)])
     (axes,) = drawn.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow", "fast"]
-    assert {"10", "21.0 (2 rounds: 20.0 to 22.0)"} <= set(texts(drawn))
+    assert {"10", "22.0 (3 rounds: 20.0 to 24.0)"} <= set(texts(drawn))
     assert axes.get_xlim()[0] == 0
+    slow, fast = (ticks.get_segments() for ticks in axes.collections)
+    assert [segment[0][0] for segment in slow] == [10.0] * 6
+    assert [segment[0][0] for segment in fast] == [20.0, 22.0, 24.0]
+    for y, ticks in enumerate((slow, fast)):
+        for (_, one_end), (_, other_end) in ticks:
+            assert y - 0.5 < one_end < y < other_end < y + 0.5
+    intervals = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
+    assert intervals == [[[20.0, 1.0], [24.0, 1.0]]]  # the first has none: all its rounds are the same
 
 
 def test_bars_are_as_long_as_rates_and_their_names_take_no_width():
@@ -111,34 +118,18 @@ def test_svg_is_an_image_with_words_of_its_own_parts_in_the_colour_of_the_page(f
     [
         (words.number(2349.6), "2,350"),
         (words.number(math.nan), "?"),
-        (words.quantity(1.8, "x"), "1.80x"),
         (words.quantity(2.994, "x"), "2.99x"),
         (words.quantity(3, "x"), "3.0x"),
         (words.quantity(99.94, "x"), "99.9x"),
-        (words.quantity(100, "x"), "100x"),
         (words.quantity(1234.4, "x"), "1,234x"),
         (words.quantity(0.0951, "x"), "0.10x"),
         (words.quantity(0.0949, "x"), "0.0949x"),
-        (words.quantity(0.0042, "x"), "0.00420x"),
         (words.quantity(3, "steps"), "3 steps"),
-        (words.amount(6.58e9, "weights"), "6.58 B weights"),
         (words.amount(math.inf, "s"), "unknown"),
     ],
 )
 def test_numbers_in_words(said, expected):
     assert said == expected
-
-
-def test_every_round_is_a_tick_across_its_row_and_the_interval_a_line_along_it():
-    (axes,) = plots.comparison_figure([result("a", 10.0, 10.0), result("b", 20.0, 22.0, 24.0)]).axes
-    first, second = (ticks.get_segments() for ticks in axes.collections)
-    assert [segment[0][0] for segment in first] == [10.0, 10.0]
-    assert [segment[0][0] for segment in second] == [20.0, 22.0, 24.0]
-    for y, ticks in enumerate((first, second)):
-        for (_, one_end), (_, other_end) in ticks:
-            assert y - 0.5 < one_end < y < other_end < y + 0.5
-    intervals = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
-    assert intervals == [[[20.0, 1.0], [24.0, 1.0]]]  # the first has none: all its rounds are the same
 
 
 def test_a_prediction_is_drawn_as_a_multiple_of_what_was_measured():
@@ -189,17 +180,15 @@ def test_stairs_have_a_cross_at_each_step_that_is_crossed_and_a_gap_where_a_loga
         (0.9996, "s", "1.00 s"),
         (119, "s", "119 s"),
         (120, "s", "2.00 min"),
-        (119 * 60, "s", "119 min"),
         (2 * 3600, "s", "2.00 hours"),
-        (47 * 3600, "s", "47.0 hours"),
         (2 * 86400, "s", "2.00 days"),
         (0, "bytes", "0 bytes"),
         (1023, "bytes", "1,020 bytes"),
         (1024, "bytes", "1.00 KiB"),
         (-3 * 2**40, "bytes", "-3.00 TiB"),
-        (312e12, "FLOP", "312 TFLOP"),
         (999.4, "FLOP", "999 FLOP"),
         (999.6, "FLOP", "1.00 kFLOP"),
+        (6.58e9, "weights", "6.58 B weights"),
         (1.5e12, "tokens", "1.50 T tokens"),
         (12, "tokens", "12.0 tokens"),
     ],

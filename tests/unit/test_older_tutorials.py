@@ -128,7 +128,7 @@ except Exception as error:
 """
 
 
-@pytest.mark.more("two processes; tests/workers/test_two_workers.py holds that stock `fit` raises")
+@pytest.mark.more("two processes; a cell of notebook 03 holds that stock `fit` raises")
 def test_two_workers_of_the_strategy_hold_all_weights_each_and_their_fit_raises():
     rows = {row[0]: row[1] for row in ROWS}
     assert "holds *all* weights" in rows[IN_TWO_WORKERS[0]]

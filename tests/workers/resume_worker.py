@@ -1,15 +1,13 @@
 """Train as one of two workers: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL,RANK,STEPS ...]``.
 
 On the first start, worker RANK sends itself the first SIGNAL after STEPS steps, on the second start the second.
-RESULTS gets each worker's final state, and a line per step: the position before it, this worker's examples of it, and
-a checksum of the worker's state after it. The environment variable FULLY_SHARD selects layers to shard; with ELASTIC,
-no layer's result depends on the number of workers. With FOLDER alone, it repeatedly saves a larger model.
+RESULTS gets each worker's final state, and a line per step: the position before it, and this worker's examples of it.
+With FOLDER alone, it repeatedly saves a larger model.
 """
 
 import json
 import os
 import sys
-import zlib
 from functools import partial
 from pathlib import Path
 
@@ -59,17 +57,9 @@ class Log(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         line = {"epoch": self.resume.epoch, "step": self.resume.step, "examples": self.model.seen[:]}
-        line["checksum"] = checksum(self.model)
         self.model.seen.clear()
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def checksum(model):
-    """Return a checksum of this worker's bits of the model's and optimizer's variables."""
-    variables = [*model.variables, *model.optimizer.variables]
-    local = model.distribute_strategy.experimental_local_results
-    return zlib.crc32(b"".join(local(variable.value)[0].numpy().tobytes() for variable in variables))
 
 
 class End(keras.callbacks.Callback):
@@ -89,13 +79,9 @@ def model_of(strategy):
     keras.utils.set_random_seed(1 + int(os.environ["BIGTRAIN_RESTART"]))
     with strategy.scope():
         inputs = {"number": keras.Input((), dtype="int64", name="number"), "x": keras.Input((5,), name="x")}
-        sharded = os.environ.get("FULLY_SHARD")  # batch statistics then need an example in each micro-batch
-        elastic = os.environ.get("ELASTIC")
         x = keras.layers.Dense(8, activation="tanh")(inputs["x"])
-        x = keras.layers.Dropout(0 if elastic else 0.3)(x)
-        normal = keras.layers.LayerNormalization() if sharded or elastic else keras.layers.BatchNormalization()
-        outputs = keras.layers.Dense(1)(normal(x))
-        model = Recording(inputs, outputs, micro_batches=3, fully_shard=sharded)
+        x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.3)(x))
+        model = Recording(inputs, keras.layers.Dense(1)(x), micro_batches=3)
         model.compile(keras.optimizers.AdamW(0.01, global_clipnorm=0.5), "mse")
     model.seen = []
     tf.random.set_seed(0)  # the order of examples depends on it
@@ -112,7 +98,7 @@ def refused(folder, model):
 def main(folder, data, results, *ends):
     preemption.ROUND_SECONDS = 0  # otherwise the fast steps would finish the epoch first
     strategy = bt.strategy()
-    me = strategy.cluster_resolver.task_id if strategy.num_replicas_in_sync > 1 else 0
+    me = strategy.cluster_resolver.task_id
     restart, results = int(os.environ["BIGTRAIN_RESTART"]), Path(results)
     resume = bt.Resume(folder, model_of(strategy), every=EVERY)
     with open(results / f"starts{me}", "a", encoding="utf-8") as file:

@@ -41,11 +41,14 @@ def test_lines_are_shown_while_the_workers_run(tmp_path):
     thread.join()
 
 
-def test_a_script_finds_its_place_its_arguments_and_what_is_added(tmp_path, monkeypatch):
+def test_a_script_finds_its_place_its_gpu_its_arguments_and_what_is_added(tmp_path, monkeypatch):
+    """unit/test_shares_of_gpus.py has more ways to divide GPUs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ADDED", "no")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     before = dict(os.environ)
     settings = {"arguments": ["--epochs", 3, "two words", ""], "env": {"ADDED": 1.5}}
+    settings |= {"timeout": np.int64(60), "grace_period": np.float32(1)}
     jobs = [bt.run_workers(SCRIPTS / "tells.py", 3, **settings) for _ in range(2)]
     ports = set()
     for job in jobs:
@@ -56,7 +59,7 @@ def test_a_script_finds_its_place_its_arguments_and_what_is_added(tmp_path, monk
             assert config["task"] == {"type": "worker", "index": index}
             assert found["arguments"] == ["--epochs", "3", "two words", ""] and found["ADDED"] == "1.5"
             assert found["folder"] == str(tmp_path) and found["beside"] == str(SCRIPTS)
-            assert found["BIGTRAIN_RESTART"] == "0"
+            assert found["BIGTRAIN_RESTART"] == "0" and found["CUDA_VISIBLE_DEVICES"] == str(index)
             ports.update(config["cluster"]["worker"])
     assert len(ports) == 6 and all(address.startswith("127.0.0.1:") for address in ports)
     assert dict(os.environ) == before
@@ -154,9 +157,7 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"workers": 0}, "workers=0 must be an integer of at least 1"),
         ({"workers": 257}, "workers=257 must be an integer of at least 1 and at most 256"),
-        ({"script_or_code": "gone.py"}, "there is no script 'gone.py'"),
         ({"arguments": ["x" * 200_000]}, "worker 0 could not be started: Argument list too long"),
         ({"arguments": ["x\0"]}, "worker 0 could not be started: embedded null byte"),
     ],
@@ -166,14 +167,3 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, watch)
         bt.run_workers(**{"script_or_code": "pass", **settings})
     assert message in str(caught.value)
     assert not watch.processes()
-
-
-def test_seconds_may_be_numbers_of_numpy():
-    assert bt.run_workers("pass", 1, timeout=np.int64(60), grace_period=np.float32(1)).wait(show=False) == [0]
-
-
-def test_gpus_are_divided(monkeypatch):
-    """unit/test_shares_of_gpus.py has more cases."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    job = run("print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert [job.logs(index) for index in range(2)] == ["0,1\n", "2,3\n"]

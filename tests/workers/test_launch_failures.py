@@ -65,12 +65,6 @@ def test_the_worker_that_failed_first_is_named_though_the_others_end_before_it()
     assert (job.failed, job.exit_code) == (2, 1), job.codes
 
 
-def test_the_others_may_end_by_themselves():
-    job = run("if index == 0: sys.exit(3)\ntime.sleep(0.5); print('saved'); sys.exit(7)", grace_period=60)
-    assert job.codes == [3, 7] and job.failed == 0 and job.exit_code == 3
-    assert job.logs(1) == "saved\n"
-
-
 def test_kill_9_of_a_worker(watch, capsys):
     job, addresses = waiting("grandchild", workers=3, grace_period=0)
     job.kill(2)
@@ -120,14 +114,6 @@ def test_what_a_worker_leaves_behind_is_cleared_away_while_it_runs():
     pid = int(eventually(lambda: job.logs(0)))
     eventually(lambda: not psutil.pid_exists(pid))  # not even as a zombie
     assert job.stop() == [-15]
-
-
-def test_the_timeout_ends_the_job_for_good(watch, capsys):
-    job = start("time.sleep(600)", timeout=2, restarts=5)
-    assert job.wait() == [-15, -15] and job.restarted == 0
-    assert job.exit_code == 124 and job.failed is None
-    assert "timeout" in capsys.readouterr().out and "timeout" in repr(job)
-    watch.nothing_left(job.addresses)
 
 
 def test_workers_that_cannot_be_started_again_end_the_job_with_the_reason(tmp_path, watch, capsys):

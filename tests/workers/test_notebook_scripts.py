@@ -6,6 +6,7 @@ import pytest
 from scripts.asked import Asked
 
 
+@pytest.mark.more("two starts of two workers: a cell of notebook 03 asks the same workers, none of which is killed")
 def test_workers_answer_until_one_is_killed_and_the_next_question_starts_them_again():
     workers = Asked(2)
     for settings in ({"kind": "all_reduce", "bytes": 4096}, {"kind": "train", "width": 8, "micro_batches": 2}):

@@ -9,7 +9,6 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather
-from bigtrain_nb.train.model import Model
 
 BATCH = 16
 COUNT = 3 * BATCH + 1  # the last batch has one example, so one worker has none
@@ -35,13 +34,13 @@ def batched(*tensors):
     return tf.data.Dataset.from_tensor_slices(tensors).batch(BATCH).with_options(options)
 
 
-def net(strategy, optimizer=clipping, policy="float32", make=Model, steps=1, **options):
+def net(strategy, optimizer=clipping, policy="float32", steps=1, **options):
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(policy)
     with strategy.scope():
         inputs = keras.Input((6,))
         x = keras.layers.Dense(8, activation="tanh")(inputs)
-        model = make(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
+        model = bt.Model(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
         model.compile(optimizer(), "mse", metrics=["mae"], steps_per_execution=steps)
     keras.config.set_dtype_policy("float32")
     return model
@@ -70,17 +69,19 @@ def saving(folder):
     return [
         keras.callbacks.ModelCheckpoint(f"{folder}/best.keras"),
         keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True),
+        keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False),
     ]
 
 
-def files(strategy, model, folder, *more):
+def files(strategy, model, folder):
     """Save to the same paths from both workers; return {file: is it complete?}, also of the callbacks' files."""
     model.save(f"{folder}/model.keras")
     model.save(f"{folder}/model.h5")
     model.save_weights(f"{folder}/model.weights.h5")
     all_gather(strategy, tf.identity)(tf.constant(0))  # the chief has written
     found = {}
-    for name in ("best.keras", "best.weights.h5", "model.keras", "model.h5", "model.weights.h5", *more):
+    of_callbacks = ("best.keras", "best.weights.h5", "backup/latest.weights.h5")
+    for name in (*of_callbacks, "model.keras", "model.h5", "model.weights.h5"):
         if name.endswith(".weights.h5"):
             loaded = net(tf.distribute.get_strategy())
             loaded.load_weights(f"{folder}/{name}")
@@ -110,29 +111,25 @@ def train(strategy, steps=3, callbacks=()):
 def trained(strategy):
     folder = f"{sys.argv[1]}/files"
     Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks create it too, in a race
-    backup = keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False)
-    model, results = train(strategy, callbacks=[*saving(folder), backup])
-    whole = files(strategy, model, folder, "backup/latest.weights.h5")
+    model, results = train(strategy, callbacks=saving(folder))
+    whole = files(strategy, model, folder)
     return results | {"files": whole, "collectives": reductions(graph_of_step(strategy, model))}
 
 
 def sharded(strategy):
-    """Train with a sharded optimizer, save a checkpoint and files; return the weights and the optimizer state."""
+    """Train with a sharded optimizer, save a checkpoint and a file; return the weights and the optimizer state."""
     model = net(strategy, shard_optimizer=True)
     resume = bt.Resume(f"{sys.argv[1]}/checkpoints", model)
     data = resume.data(lambda epoch: batched(*examples(COUNT)))
-    folder = f"{sys.argv[1]}/sharded"
-    Path(folder).mkdir(exist_ok=True)
     run = {"initial_epoch": resume.epoch, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
-    model.fit(data, **run, callbacks=[*saving(folder), resume])
+    model.fit(data, **run, callbacks=[resume])
     model.save(f"{sys.argv[1]}/{strategy.cluster_resolver.task_id}.keras")
     state = [variable.numpy().tolist() for variable in model.optimizer.variables]
     shapes = {"CollectiveReduceV2": [], "CollectiveAllToAllV2": []}
     for operation in graph_of_step(strategy, model).get_operations():
         if operation.type in shapes:
             shapes[operation.type].append(operation.inputs[0].shape.as_list())
-    whole = files(strategy, model, folder)
-    return {"weights": weights(model), "state": state, "files": whole, "collectives": shapes}
+    return {"weights": weights(model), "state": state, "collectives": shapes}
 
 
 def in_two_blocks():
@@ -162,12 +159,11 @@ def train_blocks(strategy, folder, **settings):
 
 
 def fully(strategy):
-    """Train fully sharded, save a checkpoint and a file; return the results of evaluate and predict."""
+    """Train fully sharded, save a checkpoint and a file; return the weights and the result of evaluate."""
     model, refused = train_blocks(strategy, f"{sys.argv[1]}/fully", fully_shard=r"block_\d")
     model.save(f"{sys.argv[1]}/fully-{strategy.cluster_resolver.task_id}.keras")
     return {
         "evaluation": model.evaluate(batched(*examples(COUNT)), verbose=0),
-        "predictions": model.predict(batched(examples(COUNT)[0]), verbose=0).ravel().tolist(),
         "weights": weights(model),
         "refused": refused,
     }
@@ -195,13 +191,6 @@ def poison(strategy):
     return record.seen
 
 
-def short(strategy):
-    """Return the weights after training with gradients reduced in 16 bits."""
-    model = net(strategy, reduce_dtype="bfloat16")
-    model.fit(batched(*examples(COUNT)), epochs=EPOCHS, verbose=0, shuffle=False)
-    return weights(model)
-
-
 def in_chunks(strategy, rows=3, callbacks=()):
     """Return weights, history and evaluation of a language model whose head is computed by so many rows."""
     keras.utils.set_random_seed(1)
@@ -223,24 +212,7 @@ def metered(strategy):
     return results | {"examples": meter.result.examples, "examples here": here}
 
 
-def stock(strategy):
-    """Return the first line of stock Keras' errors in fit, with and without its symbolic build."""
-
-    class Built(keras.Model):
-        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-            pass
-
-    raised = []
-    for make in (keras.Model, Built):
-        model = net(strategy, make=make)
-        try:
-            model.fit(batched(*examples(COUNT)), verbose=0, shuffle=False)
-        except Exception as error:  # noqa: BLE001
-            raised.append(f"{type(error).__name__}: {error}".splitlines()[0])
-    return raised
-
-
-JOBS = (trained, sharded, fully, poison, short, metered, stock)
+JOBS = (trained, sharded, fully, poison, metered)
 
 if __name__ == "__main__":
     strategy = bt.strategy()

@@ -20,8 +20,6 @@ from bigtrain_nb.train.resume import Resume
 
 ON_ANOTHER_DEVICE = 2e-2
 """Relative to the largest output, if this process has a GPU, whose matmuls round to ten bits: the other has none."""
-LEAST_SECONDS = 15
-"""Time that must be left to start a process, which first loads TensorFlow."""
 STOPPED_AFTER, STEPS = 2, 4
 STRANGER = """
 import pickle
@@ -61,8 +59,6 @@ def saved(training):
             return _not_loaded(error)
         if change > most:
             return _differs(words, change)
-        if training.seconds_left < LEAST_SECONDS:
-            return ok(f"{words}, it gives the same outputs. There was no time to try a new process.", "14")
         try:
             after = _outputs_elsewhere(training, folder)
         except subprocess.TimeoutExpired:

@@ -42,9 +42,6 @@ SHARE_FOR_EXAMPLES = 0.05
 SPREAD = 3
 SHIFT = 2
 """Validation compared with training: the ratio of deviations, and the distance of the means in deviations."""
-COLUMN_SPREAD = 10
-LEAST_ROWS = 50
-"""For a column of a table: the ratio of interquartile ranges, and the minimum number of rows."""
 
 
 def fails(training):
@@ -330,12 +327,6 @@ def validation_alike(training):
                 f"{words}: the model is evaluated on data unlike any that it sees.",
                 "Build both datasets with the same function, with the mean and deviation of training.",
             )
-    column = _column_of_another_scale(training.batches, others)
-    if column:
-        return warning(
-            f"{column}, while the inputs as a whole have the scale of those of training.",
-            "Build both datasets with the same function; if such a column keeps rising, as a date does, leave it out.",
-        )
     scaled = ", ".join(f"the {name}" for name in ours)
     return ok(f"In {len(others)} batches of validation {scaled} have the scale of those of training.")
 
@@ -359,43 +350,6 @@ def _drifts(training, name):
     half = len(training.batches) // 2
     one, two = (_means_and_deviations(each) for each in (training.batches[:half], training.batches[half:]))
     return name in one and name in two and _is_another_scale(one[name], two[name])
-
-
-def _column_of_another_scale(batches, others):
-    """Describe the first table column with another scale in validation; "" if there is none."""
-    ours, theirs = (_tables_of(each) for each in (batches, others))
-    for name in ours.keys() & theirs.keys():
-        one, two = ours[name], theirs[name]
-        if one.shape[1] != two.shape[1] or min(len(one), len(two)) < LEAST_ROWS:
-            continue
-        middles, ranges = zip(*(_middle_and_range(each) for each in (one, two)), strict=True)
-        has_two = (ranges[0] > 0) & (ranges[1] > 0)
-        spread = np.where(has_two, ranges[1] / np.where(has_two, ranges[0], 1), 1)
-        shift = np.where(has_two, np.abs(middles[1] - middles[0]) / np.where(has_two, ranges[0], 1), 0)
-        other = (spread > COLUMN_SPREAD) | (spread < 1 / COLUMN_SPREAD) | (shift > SHIFT)
-        if other.any():
-            column = int(np.argmax(other))
-            (was, its), (are, their) = ((middles[n][column], ranges[n][column]) for n in (0, 1))
-            return (
-                f"Column {column} of the {name} of validation has median {are:.3g} and interquartile range {their:.3g},"
-                f" in training {was:.3g} and {its:.3g}"
-            )
-    return ""
-
-
-def _tables_of(batches):
-    """Return {name: floating-point input [examples, columns]}, concatenated over all batches."""
-    found = {}
-    for name, parts in named_tensors(batches, "inputs").items():
-        is_table = parts[0].dtype.is_floating and len(parts[0].shape) == 2 and parts[0].shape[1] > 1
-        if is_table and len({tuple(part.shape[1:]) for part in parts}) == 1:
-            found[name] = np.concatenate(parts).astype("float64")
-    return found
-
-
-def _middle_and_range(rows):
-    low, middle, high = np.percentile(rows, [25, 50, 75], axis=0)
-    return middle, high - low
 
 
 def validation_apart(training):

@@ -99,7 +99,7 @@ def logits(training):
                 "Give the loss from_logits=True, or the last layer a softmax (one class) or a sigmoid (yes or no).",
                 "04",
             )
-        if pair.is_binary and pair.outputs.shape[-1] > 1 and simplex and _one_hot(pair.y.numpy()) is False:
+        if pair.is_binary and pair.outputs.shape[-1] > 1 and simplex and _has_several_classes(pair):
             return failure(
                 f"{pair.words()}Targets have several classes at once, but the outputs of a softmax sum to 1.",
                 "Use a sigmoid in the last layer.",
@@ -388,11 +388,6 @@ def one_batch(training):
             f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
             f" {number(min(losses))}; up to {_most_steps(training)} can be needed: give more minutes"
         )
-    faster = [math.inf] if scheduled else _steps(training, enough, 10 * rate)
-    if all(map(math.isfinite, faster)) and min(faster) <= enough:
-        return warning(
-            words, f"At a learning rate of {10 * rate:.3g} it falls to {number(min(faster))}: yours may be small.", "02"
-        )
     return warning(
         words,
         "A model that cannot learn one batch will not learn many: check the other findings, the learning rate (a"
@@ -554,11 +549,10 @@ def _are_probabilities(draws):
     return unit, unit and bool(sums) and all((np.abs(each - 1) < SUM_OF_PROBABILITIES).mean() > 0.98 for each in sums)
 
 
-def _one_hot(y):
-    if y.ndim < 2:
-        return None
-    sums = y.sum(-1)
-    return bool(np.allclose(sums, 1)) if set(np.unique(y)) <= {0, 1} else None
+def _has_several_classes(pair):
+    """Return whether the targets are zeros and ones, and not one 1 for each example."""
+    y = pair.y.numpy()
+    return set(np.unique(y)) <= {0, 1} and not np.allclose(y.sum(-1), 1)
 
 
 def _loss_of_standard_inputs(training):

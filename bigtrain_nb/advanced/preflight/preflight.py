@@ -4,7 +4,6 @@ Each group of checks has a file, with a dictionary {name: function of a `Trainin
 if it does not apply to this kind of training, or raises `Skipped` with the reason.
 """
 
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -56,8 +55,6 @@ LAST = (
 """Slow checks, which get a share of the remaining time after the quick ones."""
 SHARES = {"overfit one batch": 3}
 """Shares of the time, relative to the single share of other slow checks and of groups."""
-SILENT_SECONDS = 10
-"""Interval for printing the current check if no progress bar is shown."""
 
 RUNS = "the model takes the batch"
 _NAN = "Outputs of the first batch are NaN after 0 steps, though the batch is finite."
@@ -85,8 +82,7 @@ def preflight(
     contain strings. ``checks``: groups, of "data", "leaks", "loss", "accumulation", "precision", "memory" and
     "checkpointing", or single checks, such as "overfit one batch"; default: all. After ``minutes`` no check begins, and
     a running one ends at its next call of the model; the report says so. Each group of checks gets a share of that
-    time, plus the time that others leave. Where no progress bar can be shown, a line to stderr names the next check,
-    at most every ten seconds.
+    time, plus the time that others leave.
 
     "saved and loaded" starts a separate process, which first loads TensorFlow. Use `throughput` and `Meter` to measure
     the speed of a training, and `find_overflow` to find the layer that overflows.
@@ -194,15 +190,11 @@ def _examined_in_turn(training, checks):
     found, late = [], {}
     groups = [list(names) for _, names in groupby(checks, _group_of)]
     progress = tqdm(total=len(checks), delay=1, leave=False, disable=None)
-    began = said = time.monotonic()
     for place, names in enumerate(groups):
         shares = [SHARES.get(each[0], 1) for each in groups[place:]]
         training.begin_share(shares[0] / sum(shares))
         for name in names:
             progress.set_description(name)
-            if progress.disable and time.monotonic() - said > SILENT_SECONDS:
-                said = time.monotonic()
-                print(f"preflight, {said - began:.0f} s: {name}", file=sys.stderr, flush=True)
             finding, is_late = _examined(training, checks[name])
             if finding:
                 found.append(_noted(training, name, finding))
