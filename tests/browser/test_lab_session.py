@@ -117,10 +117,6 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     assert picture(page).get_attribute("aria-label") == label
     press_and_await(page, "Run", "run 4")
 
-    page.get_by_label("Compare with", exact=True).select_option("run 2")
-    expect(page.get_by_role("status").filter(has_text="compared with run 2")).to_be_visible()
-    press_and_await(page, "Run", "against run 2")
-    page.get_by_label("Compare with", exact=True).select_option("the run before")
     keep_pictures(page, artifacts)
     for width in (1100, 850):
         page.set_viewport_size({"width": width, "height": 1100})

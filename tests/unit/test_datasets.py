@@ -1,9 +1,8 @@
-"""Photo crops: contents, reproducibility, refusal of bad settings; and their copies as plain arrays."""
+"""Photo crops: contents, reproducibility, refusal of bad settings. Notebook 01 compares their copies as arrays."""
 
 import resource
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,7 +11,6 @@ from bigtrain_nb import tf
 from bigtrain_nb.data import images as datasets
 from bigtrain_nb.data.images import photo_crops
 from bigtrain_nb.data.records import unpack
-from bigtrain_nb.series.arrays import decoded_shard, hdf5_file, numpy_file
 
 pytest.importorskip("skimage")
 SMALL = {"count": 20, "test_count": 2, "size": 32, "shards": 3}
@@ -73,19 +71,6 @@ def test_the_same_arguments_give_the_same_bytes_and_others_another_folder(crops,
         assert contents(other.root) != contents(crops.root)
     assert len(list(tmp_path.iterdir())) == 3
     assert contents(tmp_path / crops.root.name) == contents(crops.root)
-
-
-def test_arrays_are_the_decoded_train_split(crops):
-    decoded = [tf.image.resize(tf.io.decode_jpeg(jpeg, channels=3), [24, 24]) for jpeg in pictures(crops.files)]
-    expected = np.rint(decoded).astype(np.uint8)
-    images = np.load(numpy_file(crops, 24), mmap_mode="r")
-    assert images.dtype == np.uint8
-    np.testing.assert_array_equal(images, expected)
-    with h5py.File(hdf5_file(crops, 24)) as file:
-        np.testing.assert_array_equal(file["images"], expected)
-        assert file["images"].chunks == (20, 24, 24, 3)
-    records = tf.data.TFRecordDataset(str(decoded_shard(crops, 24))).as_numpy_iterator()
-    assert [image.tobytes() for image in expected] == list(records)
 
 
 def test_a_disk_that_is_full_is_an_oserror_that_names_the_shard(tmp_path):

@@ -1,10 +1,7 @@
 """The Lab without a screen: its settings, comparison of runs with the previous one, and export."""
 
-import ast
 import csv
 import gc
-import subprocess
-import sys
 import time
 import weakref
 from dataclasses import replace
@@ -51,34 +48,6 @@ def test_other_settings_are_refused_before_a_run_begins_in_the_background(lab):
     with pytest.raises(ValueError, match="workers=9 is not among the choices: expected an integer from 1 to 4"):
         lab.start(workers=9)
     assert not lab.running and not lab.runs
-
-
-class TestMeasured:
-    """Real measurements."""
-
-    def test_a_later_run_has_a_ratio_to_the_one_before(self, lab):
-        first, second = lab.run(), lab.run(batch=320)
-        assert lab.runs == [first, second] and lab.baseline is None
-        assert first.ratio is None and first.result.unit == "examples/s"
-        assert (second.ratio.a, second.ratio.b) == ("run 2", "run 1")
-        assert second.ratio.median > 8  # 80 times as fast on an idle machine
-        assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
-
-    def test_a_run_passes_at_most_eleven_files(self, tmp_path):
-        program = (
-            "import sys, time, bigtrain_nb as bt\n"
-            "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"
-            "called = set()\n"
-            "def note(frame, event, argument):\n"
-            "    called.add(frame.f_code.co_filename)\n"
-            "sys.setprofile(note)\n"
-            "lab.run(n=1); lab.run(n=2)\n"
-            "sys.setprofile(None)\n"
-            "rooms = ('bigtrain_nb/lab/', 'bigtrain_nb/measure/')\n"
-            "print(sorted(name for name in called if any(room in name for room in rooms)))\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert len(ast.literal_eval(done.stdout)) <= 11, done.stdout
 
 
 def test_only_the_last_comparison_and_four_steps_stay_in_memory_and_these_are_not_built_again():

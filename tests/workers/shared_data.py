@@ -1,8 +1,6 @@
-"""Record the examples that each of two workers trains on, by kind of data: ``shared_data.py FOLDER RESULTS``."""
+"""Record the examples that each of two workers trains on, by kind of data; `two_workers.py` runs it."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -65,8 +63,11 @@ class Noting(bt.Model):
         return super().train_step(data)
 
 
-def main(folder, results):
-    strategy = bt.strategy()
+def trained_by_kind(strategy, folder):
+    """Return {kind of data: this worker's examples of each step, or the error}, with data in the folder.
+
+    No seed may be set before: the order of a shuffle without one would depend on it.
+    """
     with strategy.scope():
         inputs = keras.Input((1,))
         model = Noting(inputs, keras.layers.Dense(1)(inputs))
@@ -76,7 +77,7 @@ def main(folder, results):
         model.seen = []
         if kind == "arrays, seeded":
             keras.utils.set_random_seed(1)
-        data = make(Path(folder))
+        data = make(folder)
         given = {"x": data[0], "y": data[1], "batch_size": BATCH} if isinstance(data, tuple) else {"x": data}
         try:
             model.fit(**given, verbose=0)
@@ -84,20 +85,16 @@ def main(folder, results):
         except ValueError as error:
             found[kind] = str(error)
     try:
-        backup = keras.callbacks.BackupAndRestore(f"{results}/backup")
-        model.fit(in_files(Path(folder)), None, None, 1, 0, [backup])  # the sixth argument is callbacks
+        backup = keras.callbacks.BackupAndRestore(f"{folder}/backup")
+        model.fit(in_files(folder), None, None, 1, 0, [backup])  # the sixth argument is callbacks
     except ValueError as error:
         found["one folder for all backups"] = str(error)
     worker = strategy.cluster_resolver.task_id
-    own = Path(results, f"backup-{worker}")
+    own = folder / f"backup-{worker}"
     own.mkdir()
     (own / "training_metadata.json").write_text(json.dumps({"epoch": worker, "batch": 0}))
     try:
-        model.fit(in_files(Path(folder)), verbose=0, callbacks=keras.callbacks.BackupAndRestore(own))
+        model.fit(in_files(folder), verbose=0, callbacks=keras.callbacks.BackupAndRestore(own))
     except ValueError as error:
         found["backups of different epochs"] = str(error)
-    Path(results, f"{worker}.json").write_text(json.dumps(found), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return found

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import threading
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -24,21 +23,6 @@ def test_each_line_is_shown_with_its_workers_name(capsys):
     shown = capsys.readouterr().out.splitlines()
     assert sorted(shown) == sorted(f"worker {n} | {word} of {n}" for n in range(3) for word in ("first", "second"))
     assert job.wait() == [0, 0, 0] and not capsys.readouterr().out
-
-
-def test_lines_are_shown_while_the_workers_run(tmp_path):
-    seen = io.StringIO()
-
-    def answer():
-        eventually(lambda: all(f"worker {index} | begun" in seen.getvalue() for index in range(2)))
-        (tmp_path / "go").touch()
-
-    job = start("print('begun')\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)", arguments=[tmp_path / "go"])
-    thread = threading.Thread(target=answer)
-    thread.start()
-    with redirect_stdout(seen):
-        assert job.wait() == [0, 0]
-    thread.join()
 
 
 def test_a_script_finds_its_place_its_gpu_its_arguments_and_what_is_added(tmp_path, monkeypatch):

@@ -9,13 +9,16 @@ import json
 
 import numpy as np
 import pytest
+import shared_data
 import two_workers
 from launching import ON_CPUS, ended
+from shared_data import BATCH, EXAMPLES, KINDS
 from two_workers import net, weights
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
+IN_ONE_ORDER = {"in files", "shuffled by a seed", "arrays, seeded"}
 SECONDS = 1000  # a safety limit: two minutes on slow cores, several times that on a busy machine
 
 
@@ -27,6 +30,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(folder):
     """The results of each worker."""
+    shared_data.write(folder)
     job = ended(bt.run_workers(two_workers.__file__, arguments=[folder], env=ON_CPUS, timeout=SECONDS))
     assert job.codes == [0, 0], "\n".join(job.logs(index)[-3000:] for index in range(2))
     return [json.loads((folder / f"{index}.json").read_text(encoding="utf-8")) for index in range(2)]
@@ -124,3 +128,35 @@ def test_both_save_to_one_path_and_every_file_is_whole(found, folder):
     for result in found:
         assert list(result["trained"]["files"].values()) == [True] * 6, result
     assert not list(folder.rglob(".*part-of-*"))
+
+
+@pytest.mark.parametrize("kind", sorted(IN_ONE_ORDER))
+def test_each_example_is_trained_once_and_each_worker_has_half_of_each_batch(kind, found):
+    first, second = (result["shared"][kind] for result in found)
+    assert [len(part) for part in first] == [len(part) for part in second] == [BATCH // 2] * (EXAMPLES // BATCH)
+    together = [sorted(one + other) for one, other in zip(first, second, strict=True)]
+    assert sorted(sum(together, [])) == list(range(EXAMPLES))
+    if kind == "in files":
+        assert together == [list(range(start, start + BATCH)) for start in range(0, EXAMPLES, BATCH)]
+
+
+def test_backups_in_one_folder_or_of_different_epochs_are_refused_by_all_workers_and_resume_named(found):
+    for result in found:
+        in_one_folder = result["shared"]["one folder for all backups"]
+        assert "in several workers" in in_one_folder and "bt.Resume" in in_one_folder
+        assert "would restore different steps: use bt.Resume" in result["shared"]["backups of different epochs"]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - IN_ONE_ORDER - {"what is ready first"}))
+def test_workers_with_orders_of_their_own_raise_and_name_the_seed(kind, found):
+    why = "shuffles without a seed" if kind == "shuffled" else "read 2 different first batches"
+    for result in found:
+        said = result["shared"][kind]
+        assert why in said, said
+        assert "dataset.shuffle(n, seed=1)" in said and "set_random_seed(1)" in said
+
+
+def test_workers_that_are_handed_what_is_ready_first_raise_and_name_the_setting(found):
+    for result in found:
+        said = result["shared"]["what is ready first"]
+        assert "deterministic=False and yields elements in nondeterministic order" in said

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import shared_data
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -212,7 +213,11 @@ def metered(strategy):
     return results | {"examples": meter.result.examples, "examples here": here}
 
 
-JOBS = (trained, sharded, fully, poison, metered)
+def shared(strategy):
+    return shared_data.trained_by_kind(strategy, Path(sys.argv[1]))
+
+
+JOBS = (shared, trained, sharded, fully, poison, metered)
 
 if __name__ == "__main__":
     strategy = bt.strategy()
