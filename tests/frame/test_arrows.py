@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import bigtrain_nb
 from bigtrain_nb.train.settings import REDUCTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ ROWS = ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
 ROOMS = {room: set(re.findall(r"`(\w+)`", others)) for _, room, others in ROWS}  # the packages that each may use
 ROOMS["unpack"] = {"common", "workbook"}
 HELPER = {room for shelf, room, _ in ROWS if shelf == "helper"}
+ADVANCED = {room for shelf, room, _ in ROWS if shelf == "advanced"}
 MODULES = {}
 for path in ROOT.glob("bigtrain_nb/**/*.py"):
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -85,6 +87,41 @@ def test_each_package_uses_only_what_stands_below_it():
         allowed = ROOMS[room(module)] | {room(module)}
         wrong += [f"{module} uses {other}" for other in used(module) if room(other) not in allowed]
     assert sorted(wrong) == []
+
+
+STAYS = {  # stays in the helper, though only advanced packages use it
+    "custom_call": "notebook 07 has it from there",
+    "fraction": "next to the other checks of settings",
+    "gpu_memory": "next to the other questions to nvidia-smi",
+    "is_in_own_step": "next to in_own_step, which Model enters",
+    "own_weights_to_train": "next to layers_within",
+    "stairs_figure": "notebook 04 has it from there",
+    "full_outputs": "next to in_own_step",
+    "with_mask": "next to mask_of",
+}
+
+
+def test_what_only_advanced_packages_use_is_not_in_the_helper():
+    users = {}
+    for module in MODULES:
+        for name in imported(module):
+            home, _, own = name.rpartition(".")
+            if home in MODULES and room(home) in HELPER:
+                users.setdefault((home, own), set()).add(room(module))
+    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+    of_modules = {  # for example cards.note
+        (node.value.id, node.attr, room(module))
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    for (home, own), rooms in users.items():
+        rooms |= {of for name, attribute, of in of_modules if (name, attribute) == (home.rpartition(".")[2], own)}
+        if any(isinstance(node, ast.Name) and node.id == own for node in ast.walk(trees[home])):
+            rooms.add(room(home))
+    public = {name for names in bigtrain_nb._HOME.values() for name in names}
+    above = {own for (_, own), rooms in users.items() if rooms <= ADVANCED and own not in public}
+    assert above == set(STAYS)
 
 
 def test_each_package_uses_what_it_may():

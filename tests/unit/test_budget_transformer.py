@@ -347,6 +347,13 @@ def test_muon_orthogonalizes_whole_matrices():
     assert alone.time["orthogonalization"] == pytest.approx(8 * own)  # each device computes all of them
 
 
+def test_as_many_micro_batches_are_planned_as_asked_or_none():
+    settings = {"on": "B200", "devices": 8, "tensor_parallel": 8, "pipeline_parallel": 1, "recompute": "everything"}
+    assert plan_cluster(SIZES["7 B"], 36, micro_batches=24, **settings).micro_batches == 24
+    with pytest.raises(ValueError, match="a sequence or more per data-parallel replica and micro-batch"):
+        plan_cluster(SIZES["7 B"], 16, micro_batches=24)
+
+
 def test_more_micro_batches_are_taken_where_memory_asks_for_them():
     model = Transformer(layers=2, width=1024, heads=16, vocabulary=1000, length=8192)
     plan = plan_cluster(model, 400, devices=2, **AS_SAID)

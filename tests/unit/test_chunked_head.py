@@ -285,6 +285,15 @@ def test_metrics_see_the_parts_of_a_chunk_one_after_another():
     assert first in earlier
 
 
+def test_a_metric_that_subtracts_cumulative_sums_is_taken_with_several_columns():
+    inputs = keras.Input((7,))
+    model = bt.chunk_head(keras.Model(inputs, layers.Dense(4, "sigmoid")(inputs)), rows=4)
+    model.compile("sgd", "binary_crossentropy", weighted_metrics=[keras.metrics.AUC()])
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(10, 7)).astype("float32"), random.integers(0, 2, (10, 4))
+    assert model.train_on_batch(x, y, sample_weight=random.uniform(0, 2, 10)) is not None
+
+
 def test_a_metric_of_probabilities_computes_from_the_logits_as_the_loss_does():
     metrics = {"metrics": [keras.metrics.SparseCategoricalCrossentropy("entropy")]}
     logs = []
@@ -434,6 +443,10 @@ REFUSED = {
     "over places": (lambda: head_then(layers.Softmax(1)), "head (Dense)"),
     "dropout": (lambda: head_then(layers.Dropout(0.5)), "mixes positions in its logits"),
     "batch norm": (lambda: head_then(layers.BatchNormalization()), "mixes positions in its logits"),
+    "a kernel per position": (
+        lambda: from_hidden(layers.EinsumDense("btd,tdv->btv", (LENGTH, WORDS))),
+        "cannot be computed in chunks of rows",
+    ),
 }
 
 

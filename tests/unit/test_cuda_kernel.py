@@ -185,6 +185,22 @@ def test_threads_wait_for_each_other_at_barriers():
 
 
 @by_gpp
+def test_a_thread_may_have_as_many_local_bytes_as_on_a_gpu():
+    source = sums_of_local(numbers=100_000)
+    found = module.cuda_kernel(source, "local", 1, 4, [tf.TensorSpec([4], tf.float32)]).check_on_cpu(tf.ones([4]))
+    np.testing.assert_array_equal(found[0], [100_000.0] * 4)
+
+
+def sums_of_local(numbers):
+    return f"""extern "C" __launch_bounds__(4) __global__ void local(const float *x, float *y)
+{{
+    float kept[{numbers}], sum = 0;
+    for (int i = 0; i < {numbers}; i++) kept[i] = x[threadIdx.x];
+    for (int i = 0; i < {numbers}; i++) sum += kept[i * 7 % {numbers}];
+    y[threadIdx.x] = sum;
+}}"""
+
+
 def test_atomic_sums_may_be_in_any_order():
     source = 'extern "C" __global__ void total(const float *x, float *y) {'
     source += "if (threadIdx.x == 0) y[0] = 0; __syncthreads(); atomicAdd(y, x[threadIdx.x]); }"

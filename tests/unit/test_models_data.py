@@ -444,7 +444,7 @@ def test_a_class_that_a_function_ignores_is_exact_too():
 @pytest.mark.parametrize(
     ("regularizer", "reduction"),
     [("l2", "mean_with_sample_weight"), (lambda x: tf.reduce_sum(tf.abs(x)), "sum_over_batch_size")],
-    ids=["examples count differently", "of one's own"],
+    ids=["examples count differently", "custom"],
 )
 def test_an_activity_regularizer_is_warned_of_by_the_name_of_the_layer(regularizer, reduction):
     inputs = keras.Input((6,))

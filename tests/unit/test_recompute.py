@@ -283,3 +283,17 @@ def test_losses_compute_from_the_logits_of_a_recomputed_layer_as_of_a_stock_one(
     (stock, loss), (model, found) = step(as_it_is), step(lambda model: bt.recompute(model, "head"))
     assert found == pytest.approx(loss, rel=1e-6) and loss > 20
     assert apart_of_weights(model, stock) < 1e-6
+
+
+def test_a_sparse_input_trains_as_in_stock_and_a_ragged_one_is_refused():
+    x = (np.arange(48).reshape(8, 6) % 5 == 0).astype("float32")
+    losses = []
+    for change in (as_it_is, bt.recompute):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((6,), sparse=True)
+        model = keras.Model(inputs, keras.layers.Dense(1)(change(keras.layers.Dense(4))(inputs)))
+        model.compile("sgd", "mse")
+        losses.append([model.train_on_batch(tf.sparse.from_dense(x), x[:, :1]) for _ in range(2)])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    with pytest.raises(ValueError, match="ragged tensor of shape .* choose other layers"):
+        bt.recompute(keras.layers.Activation("relu"))(tf.RaggedTensor.from_row_lengths([[1.0], [2.0]], [1, 1]))

@@ -23,6 +23,9 @@ def test_each_line_is_shown_with_its_workers_name(capsys):
     shown = capsys.readouterr().out.splitlines()
     assert sorted(shown) == sorted(f"worker {n} | {word} of {n}" for n in range(3) for word in ("first", "second"))
     assert job.wait() == [0, 0, 0] and not capsys.readouterr().out
+    for worker in (3, -1, "worker 3"):
+        with pytest.raises(ValueError, match="^worker="):
+            job.logs(worker)
 
 
 def test_a_script_finds_its_place_its_gpu_its_arguments_and_what_is_added(tmp_path, monkeypatch):
