@@ -42,9 +42,7 @@ __device__ inline void store(bfloat16 *at, float value)
 Launch = namedtuple("Launch", "text name parameters macros grid block results")  # for operands of known shapes
 
 _BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
-_KERNEL = re.compile(
-    rf'extern\s*"C"\s*{_BOUNDS}__global__\s+void\s+{_BOUNDS}(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)'
-)
+_KERNEL = re.compile(rf'extern\s*"C"\s*{_BOUNDS}__global__\s+void\s+{_BOUNDS}(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
