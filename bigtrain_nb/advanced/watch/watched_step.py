@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations, with_attached
-from bigtrain_nb.advanced.shared.untouched import optimizers_within, restoring_state
+from bigtrain_nb.advanced.shared.untouched import functions_run_eagerly, optimizers_within, restoring_state
 from bigtrain_nb.common.keras_compat import innermost, patched_method
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -99,8 +99,7 @@ class WatchedStep:
         self._running = []
         self._scaled_losses = []
         with ExitStack() as stack:
-            stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
-            tf.config.run_functions_eagerly(True)
+            stack.enter_context(functions_run_eagerly())
             stack.enter_context(restoring_state(model))
             stack.callback(model.reset_metrics)  # also those that the step makes
             for optimizer in optimizers_within(model):
