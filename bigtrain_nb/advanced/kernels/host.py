@@ -73,7 +73,7 @@ Three place(unsigned i, Three size) { return {i % size.x, i / size.x % size.y, i
 
 void block(bool backwards)
 {
-    const size_t stack = 1 << 20;  // twice the local memory of a thread; untouched pages take none
+    const size_t stack = 1 << 20;  // a GPU thread has at most 512 KB; pages never touched take no memory
     static std::unique_ptr<char[]> stacks(new char[THREADS * stack]);
     for (unsigned i = 0; i < THREADS; i++) {
         getcontext(&fibers[i].context);
