@@ -102,6 +102,8 @@ class View:
         """Return a button that runs the action and shows its errors as the status."""
 
         def clicked(_):
+            for one in (*self.fields.values(), self.swept, self.baseline):
+                one.send_state("description")  # ipykernel 7.4 receives in the thread that last sent: now this one
             try:
                 action()
             except Exception as error:
