@@ -79,9 +79,7 @@ def _carried(names):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="python -m bigtrain_nb.unpack",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m bigtrain_nb.unpack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     help = "notebooks to copy, and the folder to unpack into (default: the current one)"
     parser.add_argument("paths", nargs="*", metavar="NOTEBOOK.ipynb or FOLDER", help=help)

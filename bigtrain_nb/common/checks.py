@@ -9,8 +9,8 @@ import os
 from numbers import Integral, Real
 
 
-def integer(name, value, least, most=math.inf):
-    allowed = f"an integer of at least {least}"
+def integer(name, value, least, most=math.inf, instead=""):
+    allowed = f"{instead}an integer of at least {least}"
     if most < math.inf:
         allowed += f" and at most {most}"
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)

@@ -7,14 +7,16 @@ Keras fixes one of them, and says what can then be deleted.
 
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from itertools import count
+from itertools import count, product
 
 from bigtrain_nb.common.quiet import keras, tf
 
 # isort: split
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
-from keras.src.random import seed_generator as seed_generator  # of keras.random without a seed; not exported
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR as GLOBAL_SEED_GENERATOR  # of keras.random
+from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
+from keras.src.random.seed_generator import global_state as global_state
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # used by `load_model`; not exported
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.framework import ops
@@ -159,6 +161,7 @@ class WatchedLoss:
         self._of_examples = loss.call
         self.arguments = None  # their specs
         self.received = []  # for each call by Keras: the sample weight, and the mask of the predictions
+        self._is_next = False
         self.shape = None
         self.is_one_number = False
         self.mask = None
@@ -169,7 +172,10 @@ class WatchedLoss:
         return self.loss(y_true, y_pred, None) if self.reduces else self._of_examples(y_true, y_pred)
 
     def watched(self, y_true, y_pred):
-        """Replace its `call`."""
+        """Replace its `call`, which also computes the same loss for another output."""
+        if self.received and not self._is_next:
+            return self._of_examples(y_true, y_pred)
+        self._is_next = False
         values = self._noted(self._of_examples, y_true, y_pred)
         self.is_one_number = len(values.shape) == 0
         self.mask = mask_of(values)
@@ -178,8 +184,9 @@ class WatchedLoss:
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Replace the loss where Keras calls it."""
         self.received.append((sample_weight, mask_of(y_pred)))
+        self._is_next = True
         if not self.reduces:
-            return self.loss(y_true, y_pred, sample_weight)
+            return as_scalar(self.loss(y_true, y_pred, sample_weight))
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
@@ -205,6 +212,7 @@ class WatchedLoss:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         before = len(graph.get_operations()) if graph else 0
         values = compute(*arguments)
+        values = values if hasattr(values, "shape") else tf.convert_to_tensor(values)
         self.arguments = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), arguments[:2])
         self._operations = graph.get_operations()[before:] if graph else []
         self.shape = values.shape
@@ -400,9 +408,22 @@ STATE_OF_CALLBACKS = {
     keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
     keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
     keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-    keras.callbacks.TensorBoard: ("_global_train_batch",),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
 }
 """The attributes with their state; they have no `get_state`."""
+
+
+@contextmanager
+def numbered_from(first, callbacks):
+    """Add ``first()``, the batches done before a restart, to the numbers of training batches that callbacks receive."""
+
+    def numbered(method):
+        return lambda batch, logs=None: method(batch + first(), logs)
+
+    with ExitStack() as stack:
+        for one, name in product(callbacks, ("on_train_batch_begin", "on_train_batch_end")):
+            stack.enter_context(patched_method(one, name, numbered(getattr(one, name))))
+        yield
 
 
 def callbacks_in(callbacks):

@@ -231,7 +231,9 @@ def _skipping_numbers(dataset, count, may_try):
     skip.attr["output_shapes"].CopyFrom(source.attr["output_shapes"])
     reader.input[0] = "skip"
     left = _dataset_of(graph, dataset)
-    if may_try and any("PyFunc" in node.op for function in functions for node in function.node_def):
+    if any("PyFunc" in node.op for function in functions for node in function.node_def):
+        if not may_try:
+            raise ValueError("a Python function may read a stream")
         one, other = ([tf.io.serialize_tensor(part) for part in tensors_of(list(left.take(1)))] for _ in range(2))
         if one != other:
             raise ValueError("a Python function returns another element for the same number")

@@ -37,10 +37,9 @@ class Pipeline:
       become float32 in -1..1, and any other output of a custom ``parse`` is unchanged.
     - ``image_size``: pixels, for the default ``parse`` only.
     - ``exact``: decode every pixel before resizing. Otherwise the default ``parse`` lets the JPEG decoder shrink the
-      image by 2, 4 or 8 first, if that leaves at least ``image_size`` pixels. That is less work, and shows the same
-      region. On our photographs, a pixel differs by 0.7 of 255 on average at half the size, by 2 to 3 if a resize
-      follows, and by up to 11 at a tenth of the size, where exact resizing samples only some pixels. Use ``exact`` for
-      images that must equal another program's, for example to evaluate a published model.
+      image by 2, 4 or 8 first, if that leaves at least ``image_size`` pixels: less work, but a pixel of our photographs
+      differs by 0.7 of 255 on average at half the size, by up to 11 at a tenth. Use ``exact`` for images that must
+      equal another program's, for example to evaluate a published model.
     - ``augment``: in each epoch, take a new random crop of each image and mirror half of them ("random resized crop and
       flip": 8 to 100 % of the area, aspect ratio 3:4 to 4:3). Only the crop is decoded. The same ``seed`` gives the
       same crops in the same epochs, counted from when the dataset was built. Because the images change, a ``cache``
@@ -161,7 +160,7 @@ class Pipeline:
         if self.cycle_length == 1:
             return files.flat_map(tf.data.TFRecordDataset)
         cycle = at_once = self.cycle_length
-        if self.cycle_length == AUTOTUNE:
+        if self.cycle_length in (AUTOTUNE, tf.data.AUTOTUNE):
             cycle, at_once = min(len(self.files), MOST_AT_ONCE), tf.data.AUTOTUNE
         return files.interleave(tf.data.TFRecordDataset, cycle, num_parallel_calls=at_once)
 
@@ -253,10 +252,8 @@ def _check(settings):
     one_of("source", settings.source, ("shards", "files"))
     for name, least in _LEAST.items():
         value = getattr(settings, name)
-        if name in _MAY_BE_AUTOTUNE and isinstance(value, str):
-            one_of(name, value, (AUTOTUNE,))
-        else:
-            integer(name, value, least)
+        if name not in _MAY_BE_AUTOTUNE or value not in (AUTOTUNE, tf.data.AUTOTUNE):
+            integer(name, value, least, instead='"AUTOTUNE" or ' if name in _MAY_BE_AUTOTUNE else "")
     for name in _SWITCHES:
         switch(name, getattr(settings, name))
     for name in ("parse", "finish"):

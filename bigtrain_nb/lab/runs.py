@@ -4,6 +4,7 @@ import csv
 import io
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
+from statistics import median
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import interval, number, quantity
@@ -116,7 +117,10 @@ def table(runs):
         rate = number(run.result.median) if unit else _rate(run.result)
         beside = ""
         if run.against:
-            beside = f"{run.against.name}: {number(run.comparison.results[run.against.name].median)}"
+            same = run.comparison.results[run.against.name].rounds[
+                : len(run.result.rounds)
+            ]  # as this one, if eliminated
+            beside = f"{run.against.name}: {number(median(same))}"
         rows.append([(run.name,), *values, (rate,), _verdict(run), beside])
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):
@@ -180,6 +184,8 @@ def headline(runs):
     if len(together) == 1:
         return _rate_alone(last.result), f"{last.name}, {_what(last)}{_noted(last)}"
     first, *others = together
+    remaining = getattr(last.comparison, "remaining", ())
+    others = [run for run in others if run.name in remaining] or others
     best = max(others, key=lambda run: _result(run, last).median)
     ratio = last.comparison.ratio(best.name, first.name)
     large = outcome(ratio)
@@ -200,6 +206,8 @@ def outcome(ratio):
 
 def _verdict(run):
     """The verdict of a run; empty for a run measured alone and for the baseline."""
+    if run.name in getattr(run.comparison, "eliminated", ()):
+        return f"{quantity(run.ratio.median, 'x')}: eliminated"
     return outcome(run.ratio) if run.against else ""
 
 

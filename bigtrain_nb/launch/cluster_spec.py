@@ -172,11 +172,6 @@ def _parsed(text):
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         shaped = False
     if not shaped:
-        if "sparseCluster" in text:
-            raise ValueError(
-                "TF_CONFIG has a sparseCluster, which lists only this task and the parameter servers: the cluster"
-                " must list all tasks. Set enableDynamicWorker: false in the TFJob"
-            )
         raise ValueError(
             f"TF_CONFIG must be JSON like {EXAMPLE}: a separate host:port for each worker and for the chief, if there"
             f" is one, and a task that says which of them this process is. It is {text[:1000]}"

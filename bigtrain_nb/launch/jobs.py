@@ -48,9 +48,6 @@ def run_workers(
     in their environment: a script that resumes from its last checkpoint continues. If they fail again within a minute,
     the next start waits 1 s, then 2, 4, ..., 30 s.
 
-    A script can also be continued with fewer workers, in a new job: a `bigtrain_nb.Model` divides the global batch
-    among all workers, and the result is the same up to rounding (see `bigtrain_nb.Resume`).
-
     ``timeout`` ends the job after that many seconds. The job also ends when the `Job` is garbage-collected or this
     process ends. The workers' child processes end with them, on Linux even those in other sessions.
 

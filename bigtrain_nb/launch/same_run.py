@@ -18,18 +18,12 @@ PACKAGES = ["tensorflow", "keras", "keras_hub", "bigtrain_nb"]
 VARIABLES = ["KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
 
 
-def describe_run(may_differ=()):
+def describe_run():
     """Return what this process runs, as {name: value}: files, arguments, versions, settings.
 
-    Files are the script and the modules in its folder that are loaded by now. ``may_differ`` lists arguments, like
-    "--log-dir", whose value may differ between tasks.
-
-    Raises TypeError if ``may_differ`` is a string.
+    Files are the script and the modules in its folder that are loaded by now.
     """
-    if isinstance(may_differ, str):
-        raise TypeError(f"may_differ={may_differ!r} must be a list of arguments: [{may_differ!r}]")
-    given = arguments(sys.argv[1:])
-    runs = {f"argument {name}": value for name, value in given.items() if name not in may_differ}
+    runs = {f"argument {name}": value for name, value in arguments(sys.argv[1:]).items()}
     runs |= {f"file {name}": hashed for name, hashed in _own_files().items()}
     runs["Python"] = ".".join(platform.python_version_tuple()[:2])
     runs |= {package: version_of(package) for package in PACKAGES}

@@ -1,7 +1,6 @@
 """Choose the distribution strategy for this process: one device, several, or one of several workers."""
 
 import os
-from collections.abc import Sequence
 
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
@@ -13,7 +12,7 @@ from bigtrain_nb.train.devices import mirrored_over
 _made = {}  # this worker's strategy by TF_CONFIG, for another call: its port is in use
 
 
-def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distribute.Strategy:
+def strategy(timeout: float = 600) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for this process, and print which it is and why.
 
     As one of several workers: a `MultiWorkerMirroredStrategy` over all of them, once all have come. A worker reads all
@@ -26,8 +25,8 @@ def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distrib
     Workers with GPUs sum gradients with NCCL, others with TensorFlow's ring over gRPC; the printed line names which.
 
     When they meet, the tasks compare what they run: the script and the modules in its folder that are loaded by now,
-    arguments, versions, Keras settings, and the number of GPUs. ``may_differ`` lists arguments whose value may differ
-    between tasks, like ["--log-dir"].
+    arguments, versions, Keras settings, and the number of GPUs. What differs between tasks, such as a folder for logs,
+    belongs into a variable of the environment.
 
     Raises ValueError if TF_CONFIG or other variables are invalid, and if only another launcher's, such as WORLD_SIZE=2,
     show that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run already,
@@ -45,7 +44,7 @@ def strategy(timeout: float = 600, may_differ: Sequence[str] = ()) -> tf.distrib
     if known := _made.get(os.environ.get("TF_CONFIG")):
         return known
     gpus = tf.config.get_visible_devices("GPU")
-    spec = connect_all_tasks(found, describe_run(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
+    spec = connect_all_tasks(found, describe_run() | {"the number of GPUs": len(gpus)}, timeout)
     ways = tf.distribute.experimental.CommunicationImplementation
     way = ways.NCCL if gpus else ways.RING  # on GPUs, TensorFlow's default is its ring (tensorflow issue 50178)
     options = tf.distribute.experimental.CommunicationOptions(implementation=way)

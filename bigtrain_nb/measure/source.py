@@ -226,10 +226,11 @@ def has_end(made):
 
 def examples_in(batch, name="source"):
     """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
-    first = batch
+    first, row = batch, int | float | str
     while isinstance(first, tuple | list | Mapping) and first:
-        if isinstance(first, list) and isinstance(first[0], int | float | str):
+        if isinstance(first, list) and isinstance(first[0], row):
             return len(first)
+        row = int | float | str | list if isinstance(first, Mapping) else int | float | str
         parts = list(first.values()) if isinstance(first, Mapping) else first
         scalars = [part for part in parts if getattr(part, "shape", None) == ()]  # an example's label
         first = (scalars or parts)[0]

@@ -70,7 +70,8 @@ class ReplicaBatch:
         Raises ValueError for one that depends on ``loss_tracker``, given if the loss comes later.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self.data)
-        logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        found = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight).items()
+        logs = dict(pair for name, log in found for pair in (log.items() if isinstance(log, dict) else [(name, log)]))
         shown.update(logs)
         of_metrics = self.model.get_metrics_result()
         added = {name: tf.convert_to_tensor(log) for name, log in logs.items() if name not in of_metrics}
@@ -241,8 +242,6 @@ def checked_datasets(strategy, order, is_prediction):
         refuse_undividable(dataset.element_spec, strategy.num_replicas_in_sync, is_prediction)
         return distribute(dataset if order is None else order.by_batches(dataset), options)
 
-    if order is not None:
-        order.start()
     with patched_method(strategy, _DISTRIBUTE, checked):
         yield
 

@@ -1,11 +1,9 @@
 """Keep the state of Keras callbacks over a restart, such as how long `EarlyStopping` has waited."""
 
-import csv
-import io
+import os
 
 import numpy as np
 
-from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -15,7 +13,7 @@ def get_states(callbacks):
     states = {}
     for name, callback, attributes in _named(callbacks):
         states[name] = {attribute: plain(getattr(callback, attribute)) for attribute in attributes}
-    return states
+    return states | {"CSVLogger": {log.filename: tf.io.gfile.stat(log.filename).length for log in _logs_in(callbacks)}}
 
 
 def restore_states(callbacks, states):
@@ -49,27 +47,24 @@ def has_stopped(callbacks, states):
     return False
 
 
-def continue_csv_logs(callbacks, epoch):
-    """Let each `CSVLogger` append to the rows of the epochs before this one."""
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.CSVLogger) and tf.io.gfile.exists(callback.filename):
-            callback.append = True
-            _leave_out_rows_from(callback.filename, callback.sep, epoch)
-
-
-def _leave_out_rows_from(path, separator, epoch):
-    """Remove rows written after the last checkpoint, whose epochs are repeated."""
-    with tf.io.gfile.GFile(path) as file:
-        rows = list(csv.reader(io.StringIO(file.read(), newline=""), delimiter=separator))
-    kept = [row for row in rows if row and not (row[0].isdecimal() and int(row[0]) >= epoch)]
-    if kept != rows:
-        text = io.StringIO(newline="")
-        csv.writer(text, delimiter=separator).writerows(kept)
+def continue_csv_logs(callbacks, states):
+    """Let each `CSVLogger` append to its file, without the rows after the checkpoint, whose epochs are repeated."""
+    for callback in _logs_in(callbacks):
+        callback.append = True
+        path, size = callback.filename, states.get("CSVLogger", {}).get(callback.filename)
+        if size is None or size >= tf.io.gfile.stat(path).length:
+            continue
         if "://" not in path:
-            return write_text(path, text.getvalue())
-        with tf.io.gfile.GFile(f"{path}.part", "w") as file:
-            file.write(text.getvalue())
+            os.truncate(path, size)
+            continue
+        with tf.io.gfile.GFile(path, "rb") as file, tf.io.gfile.GFile(f"{path}.part", "wb") as part:
+            part.write(file.read(size))
         tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
+
+
+def _logs_in(callbacks):
+    logs = [one for one in callbacks if isinstance(one, keras.callbacks.CSVLogger)]
+    return [log for log in logs if tf.io.gfile.exists(log.filename)]
 
 
 def _named(callbacks):

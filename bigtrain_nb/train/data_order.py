@@ -14,7 +14,7 @@ _POLICIES = tf.data.experimental.AutoShardPolicy
 _UNEQUAL_ORDERS = (
     "so the workers' orders differ: an epoch would use some examples twice, and others never. Give shuffle a"
     " seed, dataset.shuffle(n, seed=1), and a generator the same seed on all workers; with NumPy arrays and"
-    " shuffle=True call keras.utils.set_random_seed(1) before fit"
+    " shuffle=True call keras.utils.set_random_seed(1) before fit. Random changes of all parts need seeds, too"
 )
 
 
@@ -29,35 +29,33 @@ class SharedDataOrder:
     def __init__(self, strategy):
         self._strategy = strategy
         self._gather = all_gather(strategy, tf.identity)
-        self._first = 0  # checksum of the first batch, 0 for none
-
-    def start(self):
-        """Forget the first batch of an earlier `fit`."""
-        self._first = 0
+        self._first = [0]  # checksums of the first batch's parts
+        self._is_changed = False  # by random operations in a `map`, which may be different on each worker
 
     def refuse_unlike_orders(self):
         """Raise ValueError if the workers have read different first batches. All must call it."""
-        firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
-        if len(set(firsts)) > 1:
-            raise ValueError(
-                f"{len(firsts)} replicas read {len(set(firsts))} different first batches, {_UNEQUAL_ORDERS}"
-            )
+        firsts = self._gather(tf.constant(np.resize(self._first, 64), tf.int64))  # as many on all, even without a batch
+        is_equal = (firsts == firsts[0]).all(axis=0)  # of each part
+        if not (is_equal.any() if self._is_changed else is_equal.all()):
+            found = len(np.unique(firsts, axis=0))
+            raise ValueError(f"{len(firsts)} replicas read {found} different first batches, {_UNEQUAL_ORDERS}")
 
     def by_batches(self, dataset):
+        self._first = [0]
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
         if not any(hasattr(one, "order_is_known") for one in datasets_within(dataset)):  # checked by `EpochByEpoch`
-            _refuse_random_order(traits_of(dataset))
+            traits = traits_of(dataset)
+            _refuse_random_order(traits)
+            self._is_changed = bool(traits.changes_examples)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
         return recording_first(dataset, 1, self._note).with_options(options)
 
     def _note(self, _, *parts):
-        number = 1
-        for part in map(np.asarray, parts):
-            content = part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist())
-            number = zlib.crc32(content, number)
-        self._first = number
+        parts = map(np.asarray, parts)
+        contents = (part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist()) for part in parts)
+        self._first = [*map(zlib.crc32, contents)]
 
 
 def _refuse_random_order(traits):

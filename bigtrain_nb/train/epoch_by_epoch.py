@@ -5,6 +5,7 @@
 
 import warnings
 
+from bigtrain_nb.common.keras_compat import GLOBAL_SEED_GENERATOR, global_state
 from bigtrain_nb.common.passes import Traits, global_seed, skipping_numbers, traits_of
 from bigtrain_nb.common.quiet import tf
 
@@ -55,10 +56,11 @@ class EpochByEpoch:
         """Select an epoch for the next iteration, without its first ``done`` batches."""
         made = self.made(epoch)
         length = length_of(made)
-        if self._is_known and length != self.length:
+        if (self._is_known and length != self.length) or not tf.data.DatasetSpec(self._spec).is_compatible_with(made):
             raise ValueError(
-                f"make_epoch({epoch}) has {length} batches, but the previous epoch had {self.length}: fit expects all"
-                " epochs to be as long as the first. Give all the same length with dataset.take(batches)"
+                f"make_epoch({epoch}) has {length} batches of {made.element_spec}, but the first epoch had"
+                f" {self.length} of {self._spec}: fit takes all epochs for one dataset. Give all the same length, with"
+                " dataset.take(batches), and the same parts, shapes and dtypes"
             )
         if done:  # the first try may have drawn from a generator of Python's
             left = skipping_numbers(made, done, may_try=True) or self.made(epoch).skip(done)
@@ -81,7 +83,10 @@ class EpochByEpoch:
     def made(self, epoch):
         """Return the dataset of an epoch; raise as `Resume.data` does for one that cannot be reproduced."""
         before = global_seed()
+        generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
         made = self._make_epoch(epoch)
+        if generator is not None:  # a traced step keeps it, also after `keras.utils.set_random_seed`
+            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
         self.seed = global_seed()
         self.sets_seed |= self.seed != before
         if not isinstance(made, tf.data.Dataset):

@@ -38,13 +38,13 @@ def load_model(
         print(again.micro_batches)
     """
     path = as_path("path", path)
-    if not tf.io.gfile.exists(path):
+    if not path.startswith("hf://") and not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file")
     switch("compile", compile)
     switch("safe_mode", safe_mode)
     of_kind("custom_objects", custom_objects, dict | None, "a dictionary {name: class} or None")
     config = _config(path)
-    if config is None:  # the legacy HDF5 format
+    if config is None:  # the legacy HDF5 format, or not a local file
         return Model.of(keras.saving.load_model(path, custom_objects, compile, safe_mode), **settings)
     model = Model.of(partial(keras.saving.load_model, path, custom_objects, False, safe_mode), **settings)
     compiled = json.loads(config).get("compile_config")

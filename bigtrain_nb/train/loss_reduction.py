@@ -31,6 +31,7 @@ MOST_NUMBERS = 2**24
 LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1), (0.1, 0.4, 0.9))
 """Values to draw targets from; the first set that a loss accepts is used, and labels often ignored come first."""
 
+OWN = "its compute_loss"
 _KNOWN = {}
 """Results by id of a loss or model, for each kind of batch; kept as long as the object lives."""
 
@@ -77,8 +78,11 @@ def _mean(values):
     return tf.math.divide_no_nan(tf.reduce_sum(tf.cast(values, tf.float32)), tf.cast(tf.size(values), tf.float32))
 
 
-def check_losses(share, y_pred, sample_weight, watched, training, has_own):
-    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`."""
+def check_losses(share, y_pred, sample_weight, watched, training, own_shape):
+    """Refuse, or warn of, losses whose mean over pieces is not that of the batch; ``watched``: see `losses_watched`.
+
+    ``own_shape`` is that of the result of a custom `compute_loss`, otherwise None.
+    """
     _, called, received, is_only_loss = _calls(y_pred, sample_weight, watched)
     model, kind, has_mask = share.model, share.loss_reduction, any(mask is not None for _, mask in received)
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
@@ -88,8 +92,8 @@ def check_losses(share, y_pred, sample_weight, watched, training, has_own):
         _check_values(share, loss)
     layers = layers_that_add_losses(model) if model.losses else []
     ignoring = [loss.name for loss in called if loss.mask is not None]
-    if has_own and not ignoring:
-        _check_values(share, _own_compute_loss(share, y_pred, training))
+    if own_shape is not None and not ignoring:
+        _check_values(share, _own_compute_loss(share, y_pred, training, own_shape))
     is_weighted = kind == "mean_with_sample_weight" or ignoring or (layers and has_mask)
     adding = [layer.name for layer in layers if is_weighted or not adds_a_mean_only(layer)]
     if adding:
@@ -99,10 +103,10 @@ def check_losses(share, y_pred, sample_weight, watched, training, has_own):
             " activity_regularizer, which a step averages over micro-batches and replicas: correct for a mean over"
             " examples that all count the same, but only a part of a sum over them",
         )
-    if kind == "sum" and share.micro_batches > 1 and model.losses:
+    if kind == "sum" and model.losses:
         raise ValueError(
-            'with reduction "sum", regularizers and add_loss would be counted once per micro-batch: use'
-            ' "sum_over_batch_size"'
+            'with reduction "sum", regularizers and add_loss would be counted once per micro-batch, and left out by a'
+            ' replica without examples: use "sum_over_batch_size"'
         )
     if kind == "mean_with_sample_weight" and len({id(weight) for weight, _ in received}) > 1:
         _warn(
@@ -128,7 +132,7 @@ REFUSED = {
     "changes variables": "{name} updates its own variables in each call, but micro-batches and replicas call it more"
     " often, each with a part of the batch. Update them in a callback or a layer, or leave out micro_batches and train"
     " on one device",
-    "several numbers": "{name} overrides __call__ and returns the shape {details}, where Keras expects a scalar: it"
+    "several numbers": "{name} returns the shape {details}, where Keras expects a scalar: it"
     " would sum the gradients of several values, but average over micro-batches and replicas. Override call instead and"
     " return one value for each example, or let __call__ return their mean",
     "adds up": "{name} grows with batch size, like a sum or a sum divided by the global batch size, so averaging over"
@@ -170,7 +174,7 @@ def _check_values(share, loss):
         _warn(share.model, WARNED[kind].format(**words))
 
 
-def _own_compute_loss(share, y_pred, training):
+def _own_compute_loss(share, y_pred, training, shape):
     """Return the custom `compute_loss` of a model as a `WatchedLoss`, to be examined like the losses of `compile`.
 
     Its metrics may change variables. Sample weights are 1, and losses added by layers 0.
@@ -191,9 +195,9 @@ def _own_compute_loss(share, y_pred, training):
         return [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(parts) if each is not None]
 
     never = {"changes_variables": lambda: False, "calls_python": lambda: False}
-    kind = {"is_own": True, "is_one_number": False, "reduces": True, "shape": ()}
-    arguments = specs(y), specs(x, y_pred, sample_weight)
-    return SimpleNamespace(name="its compute_loss", loss=share.model, arguments=arguments, call=call, **never, **kind)
+    kind = {"is_own": True, "is_one_number": False, "reduces": True, "shape": shape if shape.rank else ()}
+    arguments = specs(y), specs(x, y_pred, sample_weight)  # the mean of the loss is new after `compile`:
+    return SimpleNamespace(name=OWN, loss=share.model.metrics[0], arguments=arguments, call=call, **never, **kind)
 
 
 def _reduces_examples(loss):
@@ -335,7 +339,7 @@ def _found_out(share, loss):
     if loss.reduces and len(loss.shape) > 0:
         return "several numbers", loss.shape
     why = None
-    for labels in LABELS[2:] if loss.loss is share.model else LABELS:  # large ones would hide other terms
+    for labels in LABELS[2:] if loss.name == OWN else LABELS:  # large ones would hide other terms
         try:
             return _compared(share, loss, labels)
         except Exception as error:  # a custom function may not accept these values

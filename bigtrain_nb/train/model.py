@@ -112,9 +112,8 @@ class Model(keras.Model):
       that grows with batch size, such as a sum divided by the global batch size, unless it has
       ``reduction="sum"``; and losses and outputs of pairs of examples, (N, N), and losses that change variables. It
       warns of losses that layers add. Custom metrics that count calls or compute one value per batch see micro-batches
-    - several workers each read the full dataset and keep their share of each batch (AutoShardPolicy.DATA, unless the
-      dataset sets a policy): stock TensorFlow shards by files. If workers' first batches differ, as after an unseeded
-      `shuffle`, `fit` and `evaluate` raise before a step
+    - several workers each read the full dataset and keep their share of each batch, unless the dataset sets an
+      AutoShardPolicy. If their first batches differ, as after an unseeded `shuffle`, `fit` and `evaluate` raise
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
     - a custom `compute_metrics` shows metrics' own results, and the means over the examples of values that it adds.
@@ -123,8 +122,7 @@ class Model(keras.Model):
     - ``mixed_float16`` may skip other steps, because an overflow in one micro-batch skips the entire step
     - an embedding row that is used several times has one gradient. Stock Adam squares, and stock clipping measures,
       that of each use separately (8e-3 apart after six steps of a small BERT); with SGD there is no difference
-    - the end of a dataset of unknown size is not counted as a step, in which weights would decay and a schedule would
-      advance; nor as a batch in the means of losses and metrics, as in stock where batches have a known size
+    - the end of a dataset of unknown size is not counted as a step, nor as a batch in the means of losses and metrics
 
     If XLA compiles the steps of one device (``compile(jit_compile=True)``, automatic on a GPU),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
@@ -134,14 +132,10 @@ class Model(keras.Model):
     save to one path. The settings are not saved: pass them to `bigtrain_nb.load_model`, or, after loading with Keras,
     to `Model.of`. `clone_model` returns a stock model.
 
-    Raises TypeError for an unknown argument, for any other kind of ``fully_shard``, and for a custom `train_step` or
-    `test_step` that bypasses these settings; ValueError for invalid values, for settings that cannot be combined
-    (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer that cannot be sharded, in
-    training for one that accumulates gradients itself, for losses with incompatible reductions, for losses that are
-    undeclared sums, for batches whose tensors do not share the first axis, with scalars or None on several replicas,
-    for stateful RNNs and `SpectralNormalization` in micro-batches or on several replicas, for batches in micro-batches
-    that are not dense, for synchronized `BatchNormalization` in micro-batches on several replicas, for `SwapEMAWeights`
-    with ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for losses that are sums.
+    Raises TypeError for an unknown argument, and for a custom `train_step` or `test_step` that bypasses these settings;
+    ValueError for invalid values, for settings that cannot be combined (bigtrain_nb/advanced/parallel/__init__.py has
+    the table), and, with the remedy, for optimizers, losses, layers and batches that cannot be split: undeclared sums,
+    tensors that do not share the first axis, batches in micro-batches that are not dense, stateful RNNs.
 
     Example::
 
@@ -314,7 +308,8 @@ class Model(keras.Model):
         self._ours_was_called = True
         _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         in_pieces = training and self.micro_batches > 1
-        traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
+        can_be_built = all(isinstance(part, tf.Tensor) for part in keras.tree.flatten(data) if part is not None)
+        traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly() and can_be_built
         if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
             eagerly = tf.executing_eagerly()  # then metrics may be in plain Python, which needs values
             with patched_method(self, "compute_metrics", lambda *_, **__: {}) if eagerly else nullcontext():
@@ -344,7 +339,7 @@ class Model(keras.Model):
             y_pred, loss, left = self._outputs_and_loss(share, training=True)
             counts = share.part if left is None else left * tf.cast(share.part, left.dtype)
             loss = tf.math.multiply_no_nan(loss, tf.cast(counts * share.loss_factor, loss.dtype))
-            scaled_loss = self.optimizer.scale_loss(loss)
+            scaled_loss = self.optimizer.scale_loss(loss) if self.optimizer else loss
         weights = self.trainable_variables
         gradients = {}
         for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
@@ -367,9 +362,10 @@ class Model(keras.Model):
         with count_by_examples(self, share.examples, share.times), losses_watched(self) as watched:
             loss = as_scalar(super()._compute_loss(x, y, y_pred, sample_weight, training))
             has_own = "compute_loss" in vars(self) or overriding(self, "compute_loss")
+            own_shape = tf.TensorShape(loss.shape) if has_own else None
         if not share.is_partial:
             return y_pred, loss, None
-        check_losses(share, y_pred, sample_weight, watched, training, has_own)
+        check_losses(share, y_pred, sample_weight, watched, training, own_shape)
         return y_pred, loss, unmasked_share(share, y_pred, sample_weight, watched)
 
     def _update(self, step, share):
@@ -378,9 +374,10 @@ class Model(keras.Model):
         pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
         if weights and not self.optimizer.built:
             self.optimizer.build(weights)  # not after the data: XLA refuses variables initialized from it
-        with already_reduced(self.optimizer), after(share.data):
+        with after(share.data):
             if weights:
-                self.optimizer.apply_gradients(pairs)
+                with already_reduced(self.optimizer):
+                    self.optimizer.apply_gradients(pairs)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)  # as in stock
             self._loss_tracker.update_state(step["loss"], sample_weight=share.examples)

@@ -12,21 +12,14 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 
 from bigtrain_nb.common.checks import as_path, function, integer, of_kind
-from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, overriding
+from bigtrain_nb.common.keras_compat import callbacks_in, layers_within, numbered_from, overriding, parts_of
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
-from bigtrain_nb.train import callback_state
+from bigtrain_nb.train import callback_state, first_batches
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import OF_A_PIPELINE, EpochByEpoch, length_of
-from bigtrain_nb.train.first_batches import (
-    FirstBatches,
-    refuse_another_order,
-    refuse_another_seed,
-    refuse_changing_order,
-    refuse_other_batches,
-)
 from bigtrain_nb.train.folder_owner import A_NOTEBOOK
 from bigtrain_nb.train.preemption import Preemption, exit_preempted
 from bigtrain_nb.train.train_state import TrainState
@@ -88,12 +81,12 @@ class Resume(keras.callbacks.Callback):
     nondeterministic, unless `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an
     epoch ends with a short batch, which Keras traces separately before it continues with another graph.
 
-    Raises ValueError for invalid settings, a model that is not built or compiled, an additional optimizer that is not
-    built, a checkpoint of another model, and in `fit` for a dataset that is not from `data`, another ``initial_epoch``,
-    ``steps_per_epoch``, `BackupAndRestore`, and a model that was compiled again; TypeError if ``model`` is not a Keras
-    model; OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another run
-    uses the folder, if the workers do not share it, in the scope of several workers, and for `fit` in a loop over
-    `epochs` or after one that was interrupted before an epoch's end. If one worker cannot start, all raise.
+    Of state that each replica keeps, such as BatchNormalization's in a stock model, the first replica's is saved.
+
+    Raises ValueError for invalid settings, a model or optimizer that is not built or compiled, a checkpoint of another
+    model, and in `fit` for a dataset that is not from `data` and arguments that contradict it; TypeError if ``model``
+    is not a Keras model; OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError
+    if another run uses the folder, and if the workers do not share it. If one worker cannot start, all raise.
 
     Example::
 
@@ -135,7 +128,7 @@ class Resume(keras.callbacks.Callback):
         self._has_done_a_step = False
         self._length = None  # batches in this epoch, if known
         self._before = 0  # completed steps of this epoch when its dataset was opened
-        self._first_batches = FirstBatches()
+        self._first_batches = first_batches.FirstBatches()
         self._compare = None  # compares batches skipped by a custom loop with those trained
         self._seed = global_seed()  # TensorFlow's, when this epoch's dataset was made
         self._loop_sets_seed = False  # per epoch, so the seed is not for the next one
@@ -214,9 +207,9 @@ class Resume(keras.callbacks.Callback):
         self._refuse_fewer(epochs.length)
         if self.step or not self._checked_order:
             before = self._first_batches.found or self._state.first_batches
-            refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
+            first_batches.refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
-                refuse_changing_order(epochs.first, epochs.made, epochs.number)
+                first_batches.refuse_changing_order(epochs.first, epochs.made, epochs.number)
         if epochs.number == self.epoch:
             epochs.select_epoch(self.epoch, self.step)
         if self._several_workers:
@@ -241,7 +234,7 @@ class Resume(keras.callbacks.Callback):
     def _left_of(self, dataset):
         self._length = length_of(dataset)
         self._refuse_fewer(self._length)
-        refuse_another_seed(dataset, self.epoch, self._state.global_seed)
+        first_batches.refuse_another_seed(dataset, self.epoch, self._state.global_seed)
         seed = global_seed()
         self._loop_sets_seed |= seed != self._seed
         self._seed = seed
@@ -257,11 +250,11 @@ class Resume(keras.callbacks.Callback):
         before = self._first_batches.found or self._state.first_batches
         by_number = skipping_numbers(dataset, self.step)
         if by_number:
-            refuse_another_order(dataset, self.epoch, self.step, before, None)
+            first_batches.refuse_another_order(dataset, self.epoch, self.step, before, None)
             return by_number
-        again = FirstBatches()
+        again = first_batches.FirstBatches()
         read = again.noting(dataset)
-        self._compare = lambda: refuse_other_batches(dataset, self.epoch, self.step, before, again.found)
+        self._compare = lambda: first_batches.refuse_other_batches(dataset, self.epoch, self.step, before, again.found)
         return read.skip(self.step)
 
     def _refuse_other_batches(self):
@@ -347,13 +340,13 @@ class Resume(keras.callbacks.Callback):
                 f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best"
             )
         if self.epoch or self.step:
-            callback_state.continue_csv_logs(callbacks, self.epoch)
+            callback_state.continue_csv_logs(callbacks, self._state.callbacks)
         self._callbacks = callbacks
         self._length = self._epochs.length
         if self.epoch < given.get("epochs", 1):  # Keras may read a batch before training begins
             self._raise_on_all(lambda: self._epochs.select_epoch(self.epoch))
         try:
-            with self._guarded():
+            with self._guarded(), numbered_from(lambda: self._before, callbacks):
                 result = own_fit(self.model, **given)
             self._restore_history()  # if no epoch was left
             return result
@@ -367,10 +360,10 @@ class Resume(keras.callbacks.Callback):
             raise ValueError(f"fit needs a dataset returned by resume.data: {ONE_FIT}")
         if first != self.epoch:
             raise ValueError(f"initial_epoch={first}, but {self.epoch} epochs are done: {ONE_FIT}")
-        if given.get("steps_per_epoch") is not None:
+        if steps := given.get("steps_per_epoch") or keras.config.max_steps_per_epoch():
             raise ValueError(
-                f"steps_per_epoch={given['steps_per_epoch']} must be left out: an epoch has the batches that make_epoch"
-                " returns. For fewer, let make_epoch return dataset.take(steps)"
+                f"steps_per_epoch={steps} must be left out, also in keras.config: an epoch has the batches that"
+                " make_epoch returns. For fewer, let make_epoch return dataset.take(steps)"
             )
         if self.model.optimizer is not self._optimizer:
             raise ValueError("the model was compiled again, with another optimizer: make Resume after compile")
@@ -388,15 +381,15 @@ class Resume(keras.callbacks.Callback):
 
     def _begin_fit(self, logs):
         callback_state.restore_states(self._callbacks, self._state.callbacks)
-        rate = getattr(self.model.optimizer, "learning_rate", None)  # a MultiOptimizer has none
-        self._rate = rate.numpy() if isinstance(rate, keras.Variable) else None
+        rates = [one.learning_rate for one in parts_of(self.model.optimizer)]
+        self._rates = [(rate, rate.numpy()) for rate in rates if isinstance(rate, keras.Variable)]
         self._opened = self._epochs.times_opened
 
     def _begin_epoch(self, epoch, logs):
         self._stops_within_epoch = False
         self._restore_history()
-        if self.step and self._rate is not None:
-            self.model.optimizer.learning_rate.assign(self._rate)  # a per-epoch schedule has set it again
+        for rate, value in self._rates if self.step else ():
+            rate.assign(value)  # a per-epoch schedule has set it again
         self._raise_on_all(lambda: self._epochs.select_epoch(epoch, self.step))
         self._seed = self._epochs.seed
         self._before = self.step

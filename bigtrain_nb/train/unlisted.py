@@ -1,8 +1,9 @@
 """Find variables that training may change but Keras does not list: states of stateful RNNs, and custom ones.
 
-They are untracked attributes of layers and losses, such as `tf.Variable`s, or in objects, lists and functions there.
+They are untracked attributes of layers, losses and optimizers, like `tf.Variable`s, or in objects and functions there.
 """
 
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -30,8 +31,8 @@ _NOT_FOLLOWED = ("_self_", "_inbound", "_outbound", "_compile_config", "_compile
 def unlisted_variables(model, of_all=False):
     """Return {where: `tf.Variable`} of a model, its layers and its losses, without those in Keras' lists.
 
-    The order is the same for the same model: objects and their contents, depth first. The model's metrics and
-    optimizers are excluded, unless ``of_all``.
+    The order is the same for the same model: objects and their contents, depth first. The model's metrics are
+    excluded, unless ``of_all``.
     """
     layers, optimizers = layers_within(model), optimizers_of(model).values()
     listed = [*model.variables, *model.metrics_variables, *(each for one in optimizers for each in one.variables)]
@@ -39,9 +40,11 @@ def unlisted_variables(model, of_all=False):
     kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
     seen = set(map(id, kept))  # of objects that are kept alive, so that ids are not reused
     found = {}
-    others = [*model.metrics, *metrics, *(part for optimizer in optimizers for part in parts_of(optimizer))]
-    for holder in [*layers, *(others if of_all else [])]:
+    parts = [part for optimizer in optimizers for part in parts_of(optimizer)]
+    for holder in [*layers, *parts, *([*model.metrics, *metrics] if of_all else [])]:
+        of_keras = holder in parts and _is_of_a_library(type(holder)) and not of_all
         stack = [(value, (holder.name, name)) for value, name in _held_by(holder)][::-1]
+        stack = [pair for pair in stack if not of_keras or pair[1][1] == "._learning_rate"]  # perhaps a custom function
         while stack:
             thing, where = stack.pop()  # a location: a name, or a pair of the holder's location and a name
             if thing is None or isinstance(thing, bool | int | float | str | bytes) or id(thing) in seen:
@@ -66,7 +69,7 @@ def _within(thing):
         return [(variable, f".{variable.path}") for variable in thing.variables]
     if isinstance(thing, dict):
         return [(value, f"[{name!r:.60}]") for name, value in list(thing.items())] if len(thing) <= _LONG else []
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, list | tuple | deque):
         return [(value, f"[{number}]") for number, value in enumerate(thing)] if len(thing) <= _LONG else []
     if isinstance(thing, partial):
         return [((thing.func, thing.args, thing.keywords), "")]

@@ -85,6 +85,16 @@ def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(kind, tmp_pa
         Resume(tmp_path, two_networks(build=False, kind=kind))
 
 
+def test_a_seed_set_in_make_epoch_leaves_the_generator_of_noise(tmp_path):
+    def seeded(epoch):
+        keras.utils.set_random_seed(7 + epoch)
+        return epoch_of(epoch)
+
+    expected = train(Resume(tmp_path / "whole", noisy_model()), epoch_of=seeded)
+    cut(tmp_path / "cut", BATCHES + 4, noisy_model, epoch_of=seeded)
+    assert train(Resume(tmp_path / "cut", noisy_model()), epoch_of=seeded) == expected
+
+
 @pytest.mark.parametrize("make", [scaled_model, stock_model, noisy_model, two_networks])
 def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     expected = train(Resume(tmp_path / "whole", make()))
@@ -233,7 +243,7 @@ def test_what_would_train_batches_twice_is_refused(tmp_path):
     data = resume.data(epoch_of)
     refused_fit(r"fit does not train on the dataset that resume.data\(make_epoch\) returned", epoch_of(0))
     refused_fit(r"initial_epoch=1, but 0 epochs are done.* initial_epoch=resume.epoch", data, initial_epoch=1)
-    refused_fit(r"steps_per_epoch=3 must be left out: .* return dataset.take\(steps\)", data, steps_per_epoch=3)
+    refused_fit(r"steps_per_epoch=3 must be left out, .* return dataset.take\(steps\)", data, steps_per_epoch=3)
     refused_fit("without this Resume among the callbacks, fit would save nothing", data, [])
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
     refused_fit("BackupAndRestore and Resume both set where training resumes", data, [resume, backup])
@@ -268,7 +278,9 @@ def test_a_checkpoint_without_first_batches_is_gone_on_from(tmp_path):
 def test_epochs_of_other_lengths_are_refused():
     epochs = EpochByEpoch(lambda epoch: epoch_of(epoch).take(BATCHES - epoch), 0, None, FirstBatches().noting)
     epochs.select_epoch(0)
-    with pytest.raises(ValueError, match=r"make_epoch\(1\) has 8 batches, but the previous epoch had 9.*\(batches\)"):
+    with pytest.raises(
+        ValueError, match=r"make_epoch\(1\) has 8 batches of .*, but the first epoch had 9 .*\(batches\)"
+    ):
         epochs.select_epoch(1)
 
 

@@ -65,7 +65,6 @@ def test_a_tf_config_of_another_shape_is_shown_beside_a_good_one(text):
         (config({"worker": ["one", "two:2222"]}), "address 'one' must be a host and a port"),
         (config({"worker": ["one:2222", "two:99999"]}), "address 'two:99999' must be a host and a port"),
         (config({"worker": [*TWO, TWO[0]]}), "has the address one:2222 twice"),
-        ({"TF_CONFIG": '{"sparseCluster": {"worker": {"0": "one:2222"}}, "task": {}}'}, "enableDynamicWorker: false"),
         ({"TF_CONFIG": config({"worker": TWO})["TF_CONFIG"].replace(" 0}", " $(TASK_INDEX)}")}, "has $(TASK_INDEX), "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

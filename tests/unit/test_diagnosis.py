@@ -73,13 +73,10 @@ def found_in(crops, parse=quick_parse, finish=quick_finish, **settings):
 
 
 def assert_is_the_bottleneck(found, name, measured):
-    """Assert that the slow stage is the bottleneck, takes about as long as its calls, and that the pipeline would be
-    much faster without it."""
-    assert not {"ForeverRepeat", "Repeat"} & {stage.op for stage in found.stages}, str(found)
+    """Assert that the slow stage is the bottleneck, and takes about as long as its calls."""
     assert found.bottleneck.name.startswith(name), str(found)
     assert 0.5 * measured[0] < found.bottleneck.microseconds < 10 * measured[0]
     assert 0.2 * found.rate < found.bottleneck.rate < 10 * found.rate
-    assert found.rate_without_bottleneck > 3 * found.rate
     assert f"{found.bottleneck.name} is the bottleneck" in str(found)
 
 
@@ -90,7 +87,10 @@ OF_PARSE = in_two_tiers([{"rewrites": True}, AHEAD, PASSES, {"vectorize": True}]
 
 @pytest.mark.parametrize("settings", OF_PARSE, ids=str)
 def test_a_slow_parse_is_the_bottleneck(crops, settings, measured):
-    assert_is_the_bottleneck(found_in(crops, parse=slow_parse, **settings), "parse", measured)
+    found = found_in(crops, parse=slow_parse, **settings)
+    assert_is_the_bottleneck(found, "parse", measured)
+    adds_none = settings.get("repeat", True) or not {"ForeverRepeat", "Repeat"} & {stage.op for stage in found.stages}
+    assert adds_none, str(found)
 
 
 def test_a_slow_finish_behind_a_cache_is_the_bottleneck(crops, measured):
@@ -203,7 +203,6 @@ def found_by_hand(rate=1000.0, ceiling=4000.0, cores=4, free=4.0, stages=2):
 def test_the_words_have_the_numbers():
     assert found_by_hand().words() == [
         "map is the bottleneck: alone it reaches 1,250 examples/s (1 at once).",
-        "Without this bottleneck, the other stages would reach 10,000 examples/s.",
         "4 cores running only this pipeline would reach 4,000 examples/s, including the work between stages.",
         "Up to 4.0x is possible by doing the same work on more cores.",
     ]
@@ -333,3 +332,44 @@ def test_stages_in_python_are_found_where_they_stand_inside_another(where):
     found = diagnose(make(tf.data.Dataset.range(100_000)).batch(8), seconds=0.3)
     in_turn = [one.name for one in found.stages if one.in_python]
     assert len(in_turn) == min(len(stages), 1) and set(in_turn) <= set(stages)
+
+
+def test_a_first_pass_that_fills_a_cache_is_awaited_or_said_to_be_measured():
+    def examples():
+        return numbers().repeat(8).map(slowly).cache().map(doubled).batch(8)
+
+    filled = diagnose(examples(), seconds=3)
+    assert not filled.note and not filled.bottleneck.in_python, str(filled)
+    assert diagnose(examples(), seconds=0.1).words()[-1].startswith("This is the first pass, which fills the cache")
+
+
+def test_calls_of_a_map_are_at_most_its_threads_and_python_next_to_computing_maps_may_wait():
+    def waits(value):
+        time.sleep(0.02)
+        return value
+
+    def of_python(value):
+        return tf.ensure_shape(tf.numpy_function(waits, [value], tf.int64), [])
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 2
+    dataset = numbers().map(of_python, num_parallel_calls=16).batch(8).repeat()
+    found = diagnose(dataset.with_options(options), seconds=1)
+    assert max(stage.calls for stage in found.stages) == 2 and found.bottleneck.rate < 8 * found.rate, str(found)
+
+    def computes(value):
+        return tf.linalg.norm(tf.random.normal([600, 600]) @ tf.random.normal([600, 600]) + tf.cast(value, tf.float32))
+
+    both = numbers().map(of_python).prefetch(8).map(computes).batch(8).repeat()
+    assert not any(stage.in_python for stage in diagnose(both, seconds=2).stages)
+
+
+def test_time_in_short_inner_datasets_is_said_to_be_missing():
+    read = Stage("interleave", "ParallelInterleave", 1, 70.0, ("a",))
+    assert "TensorFlow reports none of short datasets in interleave" in str(Diagnosis(700, (read,), 1400, {}, 2, 2.0))
+    assert "short datasets" not in str(Diagnosis(10_000, (read,), 14_000, {}, 2, 2.0))
+
+
+def test_python_is_alone_at_least_as_fast_as_the_pipeline_that_has_it():
+    python = Stage("map", "ParallelMap", 4, 4000.0, ("a",), in_python=True)
+    assert "alone it reaches 1,000 examples/s (4 at once)" in str(Diagnosis(1000, (python,), 1000, {}, 2, 2.0))

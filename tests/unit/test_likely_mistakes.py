@@ -78,7 +78,7 @@ MISTAKES = {
     "bt.Meter(gradients=1)": "gradients=1 must be True or False",
     "TEXT.array('validation')": "split='validation' must be one of train, test",
     "bt.Pipeline(data=IMAGES, batch=0)": "batch=0 must be an integer of at least 1",
-    "bt.Pipeline(data=IMAGES, prefetch='auto')": "prefetch='auto' must be one of AUTOTUNE",
+    "bt.Pipeline(data=IMAGES, prefetch='auto')": "prefetch='auto' must be \"AUTOTUNE\" or an integer of at least 0",
     "bt.Pipeline(data=IMAGES, repeat=3)": "repeat=3 must be True or False",
     "bt.Pipeline(data=IMAGES, split='validation')": "split='validation' must be one of train, test",
     "bt.Pipeline(data=IMAGES, cache='memroy')": "cache='memroy' must be None",

@@ -1,6 +1,7 @@
 """Losses and outputs over pairs of examples; losses with a custom `__call__`, with state, of unknown sizes."""
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -147,7 +148,7 @@ def fit(model, way="fit", y=CLASSES):
 
 REFUSED = {
     SumByTheGlobalBatch: (MICRO_BATCHES, "SumByTheGlobalBatch grows with batch size"),
-    Several: (REPLICAS, r"Several overrides __call__ and returns the shape \(.*\), where Keras expects a scalar"),
+    Several: (REPLICAS, r"Several returns the shape \(.*\), where Keras expects a scalar"),
     RowAgainstColumn: (
         REPLICAS,
         r"the shape \(8, 8\) for 8 examples: .*\(N,\) against \(N, 1\) makes \(N, N\)",
@@ -307,6 +308,37 @@ def test_a_compute_loss_that_is_a_sum_is_refused():
         ValueError, match="its compute_loss grows with batch size.*divide by their number in compute_loss"
     ):
         fit(computing(lambda loss, x, y, outputs: tf.reduce_sum((y - outputs) ** 2), **REPLICAS), y=X[:, :4])
+
+
+@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": True}, {}], ids=str)
+def test_a_compute_loss_that_is_several_numbers_is_refused(how):
+    model = computing(lambda loss, x, y, outputs: tf.reduce_mean((y - outputs) ** 2, 1), **MICRO_BATCHES)
+    model.compile("sgd", **{"jit_compile": False, **how})
+    with pytest.raises(ValueError, match=r"its compute_loss returns the shape \((6|None),\), where Keras expects"):
+        fit(model, y=X[:, :4])
+
+
+def test_a_compute_loss_is_examined_again_after_compile():
+    def own(reduce):
+        return lambda x=None, y=None, y_pred=None, sample_weight=None, training=True: reduce((y - y_pred) ** 2)
+
+    model = compiled("mse", **MICRO_BATCHES)
+    for reduce in (tf.reduce_sum, tf.reduce_mean, tf.reduce_sum):
+        model.compute_loss = own(reduce)
+        model.compile("sgd", jit_compile=False)
+        refused = pytest.raises(ValueError, match="grows with batch size") if reduce is tf.reduce_sum else nullcontext()
+        with refused:
+            fit(model, y=X[:, :4])
+
+
+def test_a_loss_of_two_outputs_is_examined_for_each():
+    inputs = keras.Input((6,))
+    outputs = [keras.layers.Dense(1)(inputs), keras.layers.Dense(1)(inputs)]
+    model = bt.Model(inputs, outputs, micro_batches=2)
+    shared = RowAgainstColumn()
+    model.compile("sgd", [shared, shared], jit_compile=False)
+    with pytest.raises(ValueError, match=r"the shape \(8, 8\) for 8 examples"):
+        fit(model, y=(X[:, 0], X[:, :1]))
 
 
 def test_a_compute_loss_with_random_numbers_is_said_to_be_unexamined():

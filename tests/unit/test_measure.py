@@ -273,6 +273,7 @@ IMAGES = np.empty([7, 3])
         (({"a": IMAGES}, np.empty([7])), np.empty([8])),
         (["one"] * 7, [0] * 7),
         [1, 2, 3, 4, 5, 6, 7],
+        {"ids": [[1, 2, 3]] * 7, "label": [0] * 7},
         SimpleNamespace(shape=(7, 3)),
     ],
 )

@@ -71,13 +71,28 @@ def test_on_one_device_in_one_piece_losses_of_all_reductions_go_together_as_in_k
     assert ends[1][1] == pytest.approx(ends[0][1], rel=1e-4)
 
 
-def test_a_sum_beside_regularizers_refuses_to_be_cut():
-    with pytest.raises(ValueError, match='"sum", regularizers and add_loss would be counted once per micro-batch'):
-        fitted(net(micro_batches=2), MSE("sum"))
-    with on(1):
-        whole = fitted(net(keras.Model), MSE("sum"))
-    with on(2):
-        assert distance(fitted(net(), MSE("sum")), whole) < 1e-5
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
+def test_a_sum_beside_regularizers_refuses_to_be_cut(replicas, micro_batches):
+    """On two replicas a share without examples would leave its part of the regularizers out."""
+    refused = pytest.raises(ValueError, match='"sum", regularizers and add_loss would be counted once per micro-batch')
+    with on(replicas), refused:
+        fitted(net(micro_batches=micro_batches), MSE("sum"))
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_regularizer_counts_for_a_share_without_examples(eager):
+    def trained(make, replicas):
+        with on(replicas):
+            inputs = keras.Input((3,))
+            outputs = keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer="l2")(inputs)
+            model = make(inputs, outputs)
+            model.compile("sgd", "mse", run_eagerly=eager, jit_compile=False)
+        x, y = np.ones((9, 3), "float32"), np.zeros((9, 1), "float32")
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        return model.get_weights()[0], model.evaluate(x[:1], y[:1], verbose=0)
+
+    (whole, loss), (parts, loss_of_parts) = trained(keras.Model, 1), trained(bt.Model, 2)
+    assert np.allclose(whole, parts, atol=1e-6) and loss == pytest.approx(loss_of_parts, 1e-5)
 
 
 TOKENS = np.random.default_rng(0).integers(1, 9, (12, 5))

@@ -208,3 +208,70 @@ def test_float8_is_refused_in_micro_batches():
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="float8 works only on one device and without micro_batches"):
         model.fit(X, Y, verbose=0)
+
+
+class Adds(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(tf.reduce_mean(x**2))
+        return x
+
+
+class Named(keras.Model):
+    """Its metrics by name, as in Keras' guides; the result of those of `compile` is a dictionary."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        super().compute_metrics(x, y, y_pred, sample_weight)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+def one_layer(kind=keras.Model, *after, **compiled):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(1)(inputs)
+    for layer in after:
+        outputs = layer(outputs)
+    model = kind(inputs, outputs)
+    model.trainable = "optimizer" not in compiled
+    model.compile(**{"optimizer": "sgd", **compiled})
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: one_layer(keras.Model, Adds(), loss=lambda y, y_pred: 0.0, jit_compile=False),
+        lambda: one_layer(keras.Model, Adds(), loss=lambda y, y_pred: 0.0, jit_compile=True),
+        lambda: one_layer(Named, loss="mse", metrics=["mae"]),
+        lambda: one_layer(optimizer=None, loss="mse"),
+    ],
+    ids=["a loss that is a Python number", "the same under XLA", "metrics by name", "no optimizer"],
+)
+def test_what_stock_keras_trains_has_the_same_history(make):
+    x, y = np.linspace(0, 1, 24, dtype="float32").reshape(8, 3), np.ones((8, 1), "float32")
+    stock, ours = make(), bt.Model.of(make())
+    histories = [model.fit(x, y, validation_data=(x, y), shuffle=False, verbose=0).history for model in (stock, ours)]
+    assert histories[0].keys() == histories[1].keys()
+    assert all(np.allclose(histories[0][name], histories[1][name], rtol=1e-5) for name in histories[0])
+
+
+class OfRagged(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.a, self.b = keras.layers.Embedding(9, 4), keras.layers.Dense(1), keras.layers.Dense(1)
+
+    def call(self, tokens):
+        x = tf.reduce_mean(self.embed(tokens.to_tensor()), 1)
+        return {"a": self.a(x), "b": self.b(x)}
+
+
+def test_two_targets_of_ragged_inputs_train_as_in_stock():
+    y = {name: np.ones((4, 1), "float32") for name in "ab"}
+    data = tf.data.Dataset.from_tensors((tf.ragged.constant([[1], [2, 3], [4], [5, 6, 7]]), y))
+    found = []
+    for convert in (lambda model: model, bt.Model.of):
+        keras.utils.set_random_seed(1)
+        model = convert(OfRagged())
+        model.compile("sgd", {"a": "mse", "b": "mse"}, jit_compile=False)
+        found.append(model.fit(data, epochs=2, verbose=0).history["loss"])
+    assert np.allclose(*found, rtol=1e-5)

@@ -29,7 +29,7 @@ from resume_runs import (
 import bigtrain_nb as bt
 from bigtrain_nb.common.passes import skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.callback_state import continue_csv_logs
+from bigtrain_nb.train.callback_state import continue_csv_logs, get_states
 from bigtrain_nb.train.resume import Resume
 
 callbacks = keras.callbacks
@@ -95,9 +95,43 @@ def test_rows_of_an_epoch_that_comes_again_are_written_once_in_an_object_store_t
     """Without a `fit`, which Keras' CSVLogger cannot end there."""
     log = callbacks.CSVLogger("ram://log.csv")
     with tf.io.gfile.GFile(log.filename, "w") as file:
-        file.write("epoch,loss\r\n0,0.9\r\n1,0.5\r\n")
-    continue_csv_logs([log], 1)
+        file.write("epoch,loss\r\n0,0.9\r\n")
+    states = get_states([log])
+    with tf.io.gfile.GFile(log.filename, "a") as file:
+        file.write("1,0.5\r\n")
+    continue_csv_logs([log], states)
     assert log.append and tf.io.gfile.GFile(log.filename).read().split() == ["epoch,loss", "0,0.9"]
+
+
+def test_a_log_of_an_earlier_training_keeps_its_rows(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss\n0,9\n1,9\n2,9\n", encoding="utf-8")
+
+    def log():
+        return [callbacks.CSVLogger(str(path), append=True)]
+
+    fitted(tmp_path, 2, log(), crash_after=BATCHES + 4, every=2)
+    fitted(tmp_path, 2, log(), every=2)
+    rows = path.read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1", "2", "0", "1"]
+
+
+def test_batches_have_the_numbers_of_one_fit(tmp_path):
+    """A warm-up by the number of the batch, and tests in between, whose numbers are not changed."""
+
+    class ByNumber(callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.numbers = []
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.numbers.append(batch)
+            self.model.optimizer.learning_rate = 0.01 * (batch + 1)
+
+    _, _, (of_whole, _, of_again) = cut_and_resumed(
+        tmp_path, 2, lambda: [ByNumber()], BATCHES + 5, make=lambda: model_of(optimizer=sgd()), every=2
+    )
+    assert of_again[0].numbers == of_whole[0].numbers[BATCHES + 4 : 2 * BATCHES] == list(range(4, BATCHES))
 
 
 def test_a_rate_by_epochs_is_not_applied_twice_in_an_epoch(tmp_path):
@@ -106,6 +140,12 @@ def test_a_rate_by_epochs_is_not_applied_twice_in_an_epoch(tmp_path):
 
     whole, again, _ = cut_and_resumed(tmp_path, 3, halves, BATCHES + 4, make=lambda: model_of(optimizer=sgd()), every=2)
     assert whole.history["learning_rate"] == again.history["learning_rate"]
+
+    def several():
+        of_biases = {".*bias": keras.optimizers.SGD(0.04)}
+        return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.08), of_biases))
+
+    cut_and_resumed(tmp_path / "several", 3, halves, BATCHES + 4, make=lambda: model_of(optimizer=several), every=2)
 
 
 def test_averaged_weights_are_those_of_one_fit(tmp_path):

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from resume_runs import BATCH, At, Crash, X, Y, by_number, crash, cut, model_of, state, train
+from resume_runs import BATCH, At, Crash, X, Y, by_number, crash, cut, epoch_of, model_of, state, train
 
 from bigtrain_nb.common import passes
 from bigtrain_nb.common.passes import read_apart, traits_of
@@ -509,3 +509,56 @@ def test_epochs_with_the_same_seeds_are_warned_of(settings, crops):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made(lambda epoch: replace(pipeline, seed=epoch).dataset())
+
+
+def test_a_stream_behind_numbers_is_read_on_and_not_skipped(tmp_path):
+    def opened():
+        stream = iter(zip(X, Y, strict=True))
+
+        def read(number):
+            x, y = tf.numpy_function(lambda number: next(stream), [number], [tf.float32, tf.float32])
+            return tf.ensure_shape(x, [5]), tf.ensure_shape(y, [1])
+
+        return lambda: tf.data.Dataset.range(48).map(read).batch(BATCH)
+
+    with pytest.raises(Crash):
+        loop(Resume(tmp_path, eager_model(), every=2), opened(), 5)
+    resume = Resume(tmp_path, model_of())
+    left = [x for x, _ in resume.rest(opened()())]
+    assert resume.step == 4 and np.array_equal(np.concatenate(left), X[4 * BATCH : 8 * BATCH])
+
+
+def first_of_two_workers(*datasets):
+    """Compare the first batches of two workers, which only one process reads here."""
+    order = SharedDataOrder(tf.distribute.get_strategy())
+    firsts = []
+    for dataset in datasets:
+        next(iter(order.by_batches(dataset)))
+        firsts.append(np.resize(order._first, 64))
+    order._gather = lambda own: np.stack(firsts)
+    order.refuse_unlike_orders()
+
+
+def test_workers_may_change_examples_at_random_but_not_their_order():
+    def augmented(order, **how):
+        examples = SLICES((IMAGES[order], LABELS[order])) if how else SLICES((X[order], Y[order]))
+        change = (lambda x, y: (tf.image.random_flip_left_right(x), y)) if how else (lambda x, y: (x, y))
+        return examples.map(change).batch(6)
+
+    same, other = np.arange(40), np.arange(40)[::-1]
+    flipped = partial(augmented, random=True)
+    first_of_two_workers(flipped(same), flipped(same))
+    first_of_two_workers(augmented(same), augmented(same))
+    for make in (flipped, augmented):
+        with pytest.raises(
+            ValueError, match="2 replicas read 2 different first batches, so the workers' orders differ"
+        ):
+            first_of_two_workers(make(same), make(other))
+
+
+def test_epochs_of_other_shapes_or_parts_are_refused(tmp_path):
+    for name, other in (("shapes", lambda x, y: (x[:, :4], y)), ("parts", lambda x, y: (x, y, y[:, 0]))):
+        resume = Resume(tmp_path / name, model_of())
+        data = resume.data(lambda epoch, other=other: epoch_of(epoch).map(other) if epoch else epoch_of(epoch))
+        with pytest.raises(ValueError, match=r"make_epoch\(1\) has 9 batches of .*, but the first epoch had"):
+            resume.model.fit(data, initial_epoch=0, epochs=2, shuffle=False, verbose=0, callbacks=[resume])

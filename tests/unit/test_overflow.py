@@ -343,3 +343,31 @@ def test_a_layer_is_named_by_its_path_where_others_have_its_name():
     model.compile("sgd", "mse")
     found = bt.find_overflow(model, (30 * tf.ones([2, 4]), tf.ones([2, 4])))
     assert found.layer == "block_0/dense", found
+
+
+class Masked(layers.Layer):
+    def call(self, x):
+        return tf.where(tf.range(tf.shape(x)[1]) < 4, x, -float("inf"))
+
+
+def test_the_infinities_of_a_mask_are_not_blamed_for_a_later_overflow():
+    x = keras.Input((8,))
+    y = layers.Softmax()(Masked(name="mask")(layers.Dense(8)(x)))
+    y = layers.Dense(4, "exponential", kernel_initializer=keras.initializers.Constant(500.0), name="too_much")(y)
+    model = keras.Model(x, layers.Dense(1)(y))
+    model.compile("sgd", "mse")
+    assert bt.find_overflow(model, (tf.ones([4, 8]), tf.ones([4, 1]))).layer == "too_much"
+
+
+def test_a_sparse_tensor_between_layers_is_left_out():
+    class Counted(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.count, self.head = layers.CategoryEncoding(8, "multi_hot", sparse=True), layers.Dense(1)
+
+        def call(self, x):
+            return self.head(self.count(x))
+
+    model = Counted()
+    model.compile("sgd", "mse")
+    assert bt.find_overflow(model, (tf.constant([[0, 1, 2], [3, 4, 5]]), tf.ones([2, 1]))) is None

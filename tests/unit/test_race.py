@@ -6,9 +6,10 @@ from math import exp, prod
 import numpy as np
 from clocks import Clock, Source
 
+from bigtrain_nb.lab import runs
 from bigtrain_nb.lab.race import race
 from bigtrain_nb.measure import progress, source
-from bigtrain_nb.measure.results import CHECKS_AFTER
+from bigtrain_nb.measure.results import CHECKS_AFTER, Race, Result
 
 CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}
 BEST = {"reads": 2.0, "calls": 1.0, "copies": 1.0}
@@ -86,3 +87,17 @@ def test_the_answer_says_who_remains_and_who_was_eliminated_when(clock):
     assert str(found).count("at most 0.") == 2
     assert found._repr_html_().count('scope="row"') == 4
     assert found.figure().axes
+
+
+def test_the_lab_shows_of_a_race_what_was_measured_in_the_same_rounds():
+    """A machine that slowed down, and an elimination by less than what is called slower."""
+    rounds = {"run 1": [1200.0] * 4 + [500.0] * 36, "run 2": [1190.0] * 4 + [496.0] * 36, "run 3": [800.0] * 4}
+    results = {name: Result(name, tuple(each), "examples/s", 0.1, 99, 1.0, noise=0.01) for name, each in rounds.items()}
+    settings = {name: {"n": number} for number, name in enumerate(rounds, 1)}
+    race = Race(results, 0.05, (), 9.0, (), settings=settings, eliminated={"run 3": 4})
+    first = runs.Run(settings["run 1"], results["run 1"], race)
+    others = [runs.Run(settings[name], results[name], race, against=first) for name in ("run 3", "run 2")]
+    large, measured = runs.headline([*others, first])
+    assert "run 2, n=2" in measured and "496 examples/s against 500" in measured and "fastest" not in large
+    (row,) = [line for line in runs.table([*others, first]).text.splitlines() if line.startswith("run 3")]
+    assert row.split()[3:] == ["800", "0.67x:", "eliminated", "run", "1:", "1,200"]

@@ -70,9 +70,3 @@ def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
         "Keras' dtype policy is 'mixed_bfloat16', the chief's is 'float32'",
         "NVIDIA_TF32_OVERRIDE is '0', the chief's is missing",
     ]
-
-
-def test_arguments_that_may_differ_are_left_out(script):
-    assert "argument --log-dir" not in describe_run(["--log-dir"])
-    with pytest.raises(TypeError, match=r"may_differ='--log-dir' must be a list of arguments: \['--log-dir'\]"):
-        describe_run("--log-dir")

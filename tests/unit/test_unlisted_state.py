@@ -1,5 +1,7 @@
 """State that Keras does not list, of stateful RNNs and custom layers, is saved or refused by name."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 from logical_cpus import mirrored
@@ -71,7 +73,31 @@ def everything(resume, *callbacks):
     return weights + [variable.numpy().tobytes() for variable in unlisted_variables(resume.model).values()]
 
 
-@pytest.mark.parametrize(("make", "states"), [(recurrent, 4), (own, 3)])
+class Accumulating(keras.optimizers.SGD):
+    def build(self, variables):
+        super().build(variables)
+        self.sums = deque([tf.Variable(tf.zeros_like(one.value)) for one in variables])
+
+    def update_step(self, gradient, variable, rate):
+        total = self.sums[self._get_variable_index(variable)]
+        super().update_step(total.assign_add(gradient), variable, rate)
+
+
+def accumulating():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+    model.compile(Accumulating(0.01), "mse", jit_compile=False)
+    return model
+
+
+def test_a_variable_of_a_learning_rate_is_found():
+    rate = tf.Variable(0.1)
+    model = accumulating()
+    model.compile(keras.optimizers.SGD(lambda: rate), "mse")
+    assert [one is rate for one in unlisted_variables(model).values()] == [True]
+
+
+@pytest.mark.parametrize(("make", "states"), [(recurrent, 4), (own, 3), (accumulating, 0)])
 def test_a_training_goes_on_with_state_that_keras_does_not_list(make, states, tmp_path):
     model = make()
     assert len(unlisted_variables(model)) == states

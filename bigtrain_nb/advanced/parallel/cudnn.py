@@ -147,10 +147,7 @@ def _call(target, operands, results, config):
 
 
 _PRODUCTS = {
-    False: {
-        "bmm1_dot_dimension_numbers": (3, 3),
-        "bmm2_dot_dimension_numbers": (3, "places"),
-    },
+    False: {"bmm1_dot_dimension_numbers": (3, 3), "bmm2_dot_dimension_numbers": (3, "places")},
     True: {
         "bmm1_grad_gemm1_dot_dimension_numbers": (2, "places"),
         "bmm1_grad_gemm2_dot_dimension_numbers": (3, "places"),

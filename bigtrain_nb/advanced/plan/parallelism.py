@@ -124,12 +124,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     weights = layout.weights_of_a_stage(model)
     matrices = layout.layers_of_a_stage(model.layers) * model.matrices_of_a_layer / t
     slots = SLOTS[optimizer] + (1 - matrices / weights if optimizer == "muon" else 0)
-    state = {
-        "weights": (4, 1),
-        "16-bit copies": (number, 3),
-        "gradients": (4, 2),
-        "optimizer state": (4 * slots, 1),
-    }
+    state = {"weights": (4, 1), "16-bit copies": (number, 3), "gradients": (4, 2), "optimizer state": (4 * slots, 1)}
     if layout.pipeline_parallel_size > 1:
         state["gradients"] = (4, 3)  # unsharded until the last micro-batch
     if policy == "float32":

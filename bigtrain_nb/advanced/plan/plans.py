@@ -122,13 +122,10 @@ def plan_step(
     time, and so does what a layer of ``fully_shard`` gathers and recomputes. The rest of the process (tracing, graphs)
     is the plan's ``runtime``. benchmarks/README.md lists the errors of predictions.
 
-    The metrics of `compile` are included on one replica: with logits [512, 32,768] Keras' accuracy, whose `argmax`
-    copies them, added 200 MiB to the plan, and 223 to the process. Not included is what workers need to communicate, in
-    main memory: the gradients joined into one message and split again, gRPC's send and receive buffers, which the
-    process keeps, and the operations of the collectives. Each of two workers on CPUs that trained a GPT with 73 MiB of
-    weights on eight examples took 1,037 MiB where 546 were planned: 340 more for buffers, 91 for the message and 60 for
-    operations. With ``shard_optimizer`` it was 1,048 for 509; with ``fully_shard``, where most messages are of one
-    layer, 589 for 386; with almost no weights 213 for 169.
+    The metrics of `compile` are included on one replica. Not included is what workers need to communicate, in main
+    memory: the gradients joined into one message, and gRPC's buffers, which the process keeps. Each of two workers on
+    CPUs that trained a GPT with 73 MiB of weights took 1,037 MiB where 546 were planned; with ``fully_shard``, whose
+    messages are smaller, 589 for 386.
 
     Raises ValueError for invalid settings, for a model that is not built or has layers sharded already, for an
     optimizer that cannot be sharded, and inside a strategy's scope; TypeError if ``model`` is not a Keras model or has

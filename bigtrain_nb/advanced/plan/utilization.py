@@ -28,7 +28,7 @@ def flops_of_an_example(model, batch=1):
 
 def accelerator_here():
     """Return the `Accelerator` of TensorFlow's GPUs on this machine; None if there is none or it is unknown."""
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
         return None
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "").replace("-", " ")

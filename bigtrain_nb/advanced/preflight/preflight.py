@@ -68,12 +68,7 @@ _EMPTY = Finding(
 
 
 def preflight(
-    model: keras.Model,
-    data: Any,
-    *,
-    validation: Any = None,
-    minutes: float = 3,
-    checks: Sequence[str] | None = None,
+    model: keras.Model, data: Any, *, validation: Any = None, minutes: float = 3, checks: Sequence[str] | None = None
 ) -> Preflight:
     """Check a training before it runs; return a `Preflight`: lines of ok, warning, error or skipped.
 

@@ -4,7 +4,7 @@ TensorFlow keeps a model of every live iterator: each stage's processing time an
 relies. `diagnose` runs the pipeline as it is, samples that model and computes throughputs.
 """
 
-import math
+import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -72,7 +72,8 @@ class Diagnosis(Shown):
     ceiling: upper bound in examples/s if all cores did only this work (cores / processor seconds per example). Stages
     that compute in Python use at most one core: their calls run one at a time.
     autotuned: {"stage, parameter": value} that AUTOTUNE chose.
-    cores: limit on this process's CPU time, in cores. free_cores: how many of them other programs left idle.
+    cores: limit on this process's CPU time, in cores. free_cores: how many of them other programs left idle. note: a
+    sentence if a cache was still being filled.
     """
 
     rate: float
@@ -81,29 +82,21 @@ class Diagnosis(Shown):
     autotuned: dict
     cores: float
     free_cores: float
+    note: str = ""
 
     @property
     def bottleneck(self) -> Stage:
         """The stage that takes the most time per example in the busiest thread."""
         return max(_slowest_thread(self.stages), key=lambda stage: stage.seconds)
 
-    @property
-    def rate_without_bottleneck(self) -> float:
-        """Throughput (examples/s) of the other stages if the bottleneck cost nothing, not capped at `ceiling`.
-
-        Infinite if no other stage takes any time.
-        """
-        rest = [stage for stage in self.stages if stage is not self.bottleneck and stage.microseconds > 0]
-        return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
-
     def words(self) -> list[str]:
         """The finding as a list of plain sentences."""
         slowest = self.bottleneck
-        alone = f"alone it reaches {slowest.rate:,.0f} examples/s ({slowest.calls} at once)"
+        alone = f"alone it reaches {self._alone(slowest):,.0f} examples/s ({slowest.calls} at once)"
         words = [f"{slowest.name} is the bottleneck: {alone}."]
-        if math.isfinite(self.rate_without_bottleneck):
-            others = f"{self.rate_without_bottleneck:,.0f} examples/s"
-            words.append(f"Without this bottleneck, the other stages would reach {others}.")
+        of_many = [stage.name for stage in self.stages if _reads_many(stage.op)]
+        if of_many and sum(stage.microseconds for stage in self.stages) < 0.2e6 / self.rate:
+            words.append(f"Most of the time is missing: TensorFlow reports none of short datasets in {of_many[-1]}.")
         in_python = [stage for stage in self.stages if stage.in_python]
         if in_python:
             names = " and ".join(stage.name for stage in in_python)
@@ -120,7 +113,10 @@ class Diagnosis(Shown):
         speedup = self.ceiling * self.free_cores / self.cores / self.rate
         sharing = max(1.0, slowest.calls / max(self.free_cores, 0.1))  # calls that compute then take so much longer
         if not in_python and slowest.microseconds / 1e6 > 2 * sharing * self.cores / self.ceiling:
-            words.append(f"{slowest.name} mostly waits: make more of its calls at once, or read more files at once.")
+            words.append(
+                f"{slowest.name} mostly waits: make more of its calls at once (of a map, with as large an"
+                " options.threading.private_threadpool_size), or read more files at once."
+            )
         elif speedup > 1.25:
             words.append(f"Up to {speedup:.1f}x is possible by doing the same work on more cores.")
         elif in_python and _in_turn(in_python) < 1.25 * self.rate:
@@ -129,7 +125,10 @@ class Diagnosis(Shown):
             words.append("They are busy. To go faster, do less work per example: smaller inputs, cheaper steps.")
         for what, value in self.autotuned.items():
             words.append(f"AUTOTUNE chose {what} = {value:g}.")
-        return words
+        return [*words, self.note] if self.note else words
+
+    def _alone(self, stage):
+        return max(self.rate, stage.rate) if stage.in_python else stage.rate
 
     def _card(self):
         rows = []
@@ -137,7 +136,7 @@ class Diagnosis(Shown):
         for stage in self.stages:
             name = f"{stage.name} (bottleneck)" if stage is self.bottleneck else stage.name
             thread = str(threads.index(stage.thread) + 1)
-            rows.append([name, thread, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
+            rows.append([name, thread, f"{stage.microseconds:.1f}", str(stage.calls), f"{self._alone(stage):,.0f}"])
         head = ["stage", "thread", "µs per example", "at once", "alone, examples/s"]
         return table(f"{self.rate:,.0f} examples/s as it runs", head, rows, "\n".join(self.words()))
 
@@ -157,6 +156,7 @@ def _slowest_thread(stages):
 def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> Diagnosis:
     """Run a `Pipeline` or a `tf.data.Dataset` for ``seconds``, 30 % of them warm-up, and return a `Diagnosis`.
 
+    If it has a cache, the warm-up lasts up to ``seconds`` longer, to the end of the first pass.
     The pipeline runs unchanged, with the rewrites that its options allow; a finite one is restarted. A stage's time is
     its own processing time, without waiting for inputs, summed over its parallel calls.
 
@@ -183,6 +183,9 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     reader.is_dataset = False  # `repeat` and `prefetch` would add stages
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
+    until = time.perf_counter() + seconds
+    while (fills := reader.note and "Cache" in str(times.places)) and time.perf_counter() < until:
+        _pull(reader, times, 0.0)
     times.nanoseconds.clear()
 
     _busy_cores()
@@ -196,12 +199,18 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     free = min(cores, max(0.0, len(usable_cores()) - busy_elsewhere))
     seconds_of_core = max(processor, 1e-9) / examples
     stages, autotuned = times.stages(examples, ours, _python_by_kind(dataset))
-    stages = tuple(replace(stage, in_python=_computes_in_python(stage, seconds_of_core, free)) for stage in stages)
+    threads = dataset.options().threading.private_threadpool_size or int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)
+    threads = threads or len(usable_cores())
+    stages = [replace(one, calls=min(one.calls, threads)) if one.op in _MAPS else one for one in stages]
+    of_maps = sum(stage.microseconds for stage in stages if stage.op in _MAPS and not stage.in_python) / 1e6
+    in_python = [_computes_in_python(stage, max(0.0, seconds_of_core - of_maps), free) for stage in stages]
+    stages = tuple(replace(stage, in_python=computes) for stage, computes in zip(stages, in_python, strict=True))
     ceiling = cores / seconds_of_core
     in_python = [stage for stage in stages if stage.in_python]
     if in_python:
         ceiling = max(min(ceiling, _in_turn(in_python)), examples / took)
-    return Diagnosis(examples / took, stages, ceiling, autotuned, cores, free)
+    note = f"This is the first pass, which fills the cache: give more seconds than {seconds:g}." if fills else ""
+    return Diagnosis(examples / took, stages, ceiling, autotuned, cores, free, note)
 
 
 def _computes_in_python(stage, seconds_of_core, free):

@@ -43,9 +43,8 @@ class Meter(Shown, keras.callbacks.Callback):
       `bt.ACCELERATORS` lacks the device, as for CPUs, or the dtype, as for float64; the meter prints the reason.
     - ``examples_per_second``: the median of ``result``, or None; available at any time.
     - ``tokens_per_second``: the same in tokens, if the model has an embedding and its input is integers
-      [batch, length]; padding counts. None for other models, and if the length differs between batches.
-
-    Tokens and MFU are None if calls of `fit` differ in the length of an example, or in its FLOPs.
+      [batch, length]; padding counts. None for other models, and if the length differs between batches. With XLA a
+      short last batch is compiled within its round: use ``drop_remainder=True``.
 
     With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
 
@@ -54,8 +53,6 @@ class Meter(Shown, keras.callbacks.Callback):
       of the gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
       appendix A.1). Unbiased estimates of both come from the gradients of micro-batches and replicas in each step, and
       their means are divided. NaN if the mean of ``|G|²`` is not positive: then more steps are needed.
-
-    Later calls of `fit` still compute them, until `compile`.
 
     At the end of an epoch these values are added to ``logs``, NaN if not known yet. Callbacks after the meter, such as
     TensorBoard, and the history show them.

@@ -179,7 +179,11 @@ def _finite_from(model, data, scale):
 def _first(model, step, scale, finite_from):
     """Return the `Overflow` of an unhealthy step."""
     where = "backward" if all(values.finite for values in step.losses) else "forward"
-    probes = [probe for probe in _with_weights(model, step) if not probe.values.finite]
+    probes = _with_weights(model, step)
+    given = {probe.call for probe in probes if probe.where == "input" and not probe.values.finite}
+    healed = [probe.where == "output" and probe.values.finite and probe.call in given for probe in probes]
+    later = len(healed) - healed[::-1].index(True) if any(healed) else 0  # a softmax removes the infinities of a mask
+    probes = [probe for probe in [*probes[later:], *probes[:later]] if not probe.values.finite]
     found = next((probe for probe in probes if probe.is_backward == (where == "backward")), None)
     if found is None:
         loss = next((values for values in step.losses if not values.finite), step.losses[0])

@@ -58,7 +58,7 @@ def values_of(tensor):
 
 
 def is_floating(value):
-    return tf.is_tensor(value) and not isinstance(value, keras.Variable) and value.dtype.is_floating
+    return isinstance(value, tf.Tensor | tf.Variable) and value.dtype.is_floating
 
 
 @dataclass(eq=False)
