@@ -14,9 +14,7 @@ from bigtrain_nb.common.quiet import keras, tf
 # isort: split
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR as GLOBAL_SEED_GENERATOR  # of keras.random
-from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
-from keras.src.random.seed_generator import global_state as global_state
+from keras.src.random import seed_generator as seed_generator  # of keras.random without a seed; not exported
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # used by `load_model`; not exported
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.framework import ops

@@ -1,7 +1,9 @@
 """Let several workers read the same batches in the same order, each keeping its share."""
 
+import math
 import warnings
 import zlib
+from collections import Counter
 
 import numpy as np
 
@@ -22,8 +24,8 @@ class SharedDataOrder:
     """Lets each worker of a strategy read all of a dataset and keep its share of every batch.
 
     By default, TensorFlow shards by files if there are any: global batches have other examples, and workers run out of
-    data. Because each worker runs its own shuffle, unseeded shuffles are refused, and the first batches are compared
-    before training. A dataset with an explicit AutoShardPolicy (FILE, HINT or OFF) is left unchanged.
+    data. Unseeded shuffles are refused, and the workers' first batches compared. A dataset with an explicit
+    AutoShardPolicy (FILE, HINT or OFF) is left unchanged.
     """
 
     def __init__(self, strategy):
@@ -36,7 +38,7 @@ class SharedDataOrder:
         """Raise ValueError if the workers have read different first batches. All must call it."""
         firsts = self._gather(tf.constant(np.resize(self._first, 64), tf.int64))  # as many on all, even without a batch
         is_equal = (firsts == firsts[0]).all(axis=0)  # of each part
-        if not (is_equal.any() if self._is_changed else is_equal.all()):
+        if not ((is_equal & (firsts[0] > 0)).any() if self._is_changed else is_equal.all()):
             found = len(np.unique(firsts, axis=0))
             raise ValueError(f"{len(firsts)} replicas read {found} different first batches, {_UNEQUAL_ORDERS}")
 
@@ -53,9 +55,15 @@ class SharedDataOrder:
         return recording_first(dataset, 1, self._note).with_options(options)
 
     def _note(self, _, *parts):
-        parts = map(np.asarray, parts)
-        contents = (part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist()) for part in parts)
-        self._first = [*map(zlib.crc32, contents)]
+        self._first = [_checksum(np.atleast_1d(part)) for part in parts]
+
+
+def _checksum(part):
+    """Return a checksum, negative if chance makes two orders of these rows equal more than once in 256 times."""
+    rows = part.reshape(max(len(part), 1), -1)
+    rows = [b"\0".join(row.tolist()) if part.dtype == object else row.tobytes() for row in rows]
+    orders = math.lgamma(len(rows) + 1) - sum(math.lgamma(count + 1) for count in Counter(rows).values())
+    return zlib.crc32(b"".join(rows)) * (1 if orders > math.log(256) else -1)
 
 
 def _refuse_random_order(traits):

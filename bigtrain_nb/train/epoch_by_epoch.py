@@ -5,7 +5,7 @@
 
 import warnings
 
-from bigtrain_nb.common.keras_compat import GLOBAL_SEED_GENERATOR, global_state
+from bigtrain_nb.common.keras_compat import seed_generator
 from bigtrain_nb.common.passes import Traits, global_seed, skipping_numbers, traits_of
 from bigtrain_nb.common.quiet import tf
 
@@ -59,8 +59,7 @@ class EpochByEpoch:
         if (self._is_known and length != self.length) or not tf.data.DatasetSpec(self._spec).is_compatible_with(made):
             raise ValueError(
                 f"make_epoch({epoch}) has {length} batches of {made.element_spec}, but the first epoch had"
-                f" {self.length} of {self._spec}: fit takes all epochs for one dataset. Give all the same length, with"
-                " dataset.take(batches), and the same parts, shapes and dtypes"
+                f" {self.length} of {self._spec}: give all the same parts, dtypes and length: dataset.take(batches)"
             )
         if done:  # the first try may have drawn from a generator of Python's
             left = skipping_numbers(made, done, may_try=True) or self.made(epoch).skip(done)
@@ -83,10 +82,10 @@ class EpochByEpoch:
     def made(self, epoch):
         """Return the dataset of an epoch; raise as `Resume.data` does for one that cannot be reproduced."""
         before = global_seed()
-        generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        generator = seed_generator.global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
         made = self._make_epoch(epoch)
         if generator is not None:  # a traced step keeps it, also after `keras.utils.set_random_seed`
-            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
+            seed_generator.global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, generator)
         self.seed = global_seed()
         self.sets_seed |= self.seed != before
         if not isinstance(made, tf.data.Dataset):

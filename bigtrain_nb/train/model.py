@@ -99,8 +99,8 @@ class Model(keras.Model):
     The applied gradient is the mean over the global batch, however unevenly it splits. So are metrics whose variables
     are sums and counts, as in all Keras metrics: they are summed over replicas. A custom metric that keeps a mean in a
     variable shows a sum of means; keep a sum and a count instead. The result of a custom `compute_loss` is taken, as on
-    one device, as the mean over the examples that it was given; `fit` examines it like a custom loss. These
-    differ from stock Keras on one device:
+    one device, as the mean over the examples that it was given; `fit` examines it like a custom loss. These differ from
+    stock Keras on one device:
 
     - layers with batch statistics, random numbers or added losses, such as expert load balancing, see a micro-batch of
       a replica's share; moving statistics are averaged over replicas

@@ -44,8 +44,7 @@ class Resume(keras.callbacks.Callback):
     custom layers and losses. So is the state of Keras callbacks: how long `EarlyStopping` and `ReduceLROnPlateau` have
     waited, the best value of `ModelCheckpoint`, the rows of `CSVLogger`, the epochs of `History`. A run ended by
     `EarlyStopping` stays ended. The best weights of ``EarlyStopping(restore_best_weights=True)`` are not in a
-    checkpoint: after a restart it looks for the best among later epochs, and prints a message;
-    ``ModelCheckpoint(path, save_best_only=True)`` keeps the best.
+    checkpoint: a restart looks for the best of later epochs; ``ModelCheckpoint(save_best_only=True)`` keeps it.
 
     A resumed epoch must have the same order as before, so ``make_epoch`` seeds it with the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
@@ -77,11 +76,10 @@ class Resume(keras.callbacks.Callback):
     refused on the same host, but takes the folder over from another host, where the first raises at its next save. The
     property ``restored`` is whether there was a checkpoint. Not saved: metrics of the part of an epoch before a
     restart, the state of non-Keras callbacks, random numbers from other sources than Keras' seed generators or a
-    `tf.random.Generator` attribute. Results may differ in the last bit on GPUs, where the order of sums is
+    `tf.random.Generator` attribute, and, of state that replicas keep apart, as in BatchNormalization of a stock model,
+    all but the first replica's. Results may differ in the last bit on GPUs, where the order of sums is
     nondeterministic, unless `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an
     epoch ends with a short batch, which Keras traces separately before it continues with another graph.
-
-    Of state that each replica keeps, such as BatchNormalization's in a stock model, the first replica's is saved.
 
     Raises ValueError for invalid settings, a model or optimizer that is not built or compiled, a checkpoint of another
     model, and in `fit` for a dataset that is not from `data` and arguments that contradict it; TypeError if ``model``

@@ -2,7 +2,7 @@
 
 import json
 
-from bigtrain_nb.common.keras_compat import GLOBAL_SEED_GENERATOR, global_seed_generator, global_state
+from bigtrain_nb.common.keras_compat import seed_generator
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
@@ -35,7 +35,7 @@ class TrainState(tf.train.experimental.PythonState):
 
     def gather_seeds(self):
         """Note the state of each replica's seed generators."""
-        drawn = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        drawn = seed_generator.global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
         self.keras_seed = drawn and drawn.state.numpy().tolist()
         if self._generators:
             self.seeds = self._states().tolist()
@@ -43,7 +43,7 @@ class TrainState(tf.train.experimental.PythonState):
     def assign_seeds(self):
         """Restore the state of each replica's generators; raise ValueError if the model's number of them differs."""
         if self.keras_seed:
-            global_seed_generator().state.assign(self.keras_seed)
+            seed_generator.global_seed_generator().state.assign(self.keras_seed)
         saved = len(self.seeds[0]) if self.seeds else 0
         if saved != len(self._generators):
             raise ValueError(

@@ -543,12 +543,16 @@ def test_workers_may_change_examples_at_random_but_not_their_order():
     def augmented(order, **how):
         examples = SLICES((IMAGES[order], LABELS[order])) if how else SLICES((X[order], Y[order]))
         change = (lambda x, y: (tf.image.random_flip_left_right(x), y)) if how else (lambda x, y: (x, y))
-        return examples.map(change).batch(6)
+        return examples.map(change).batch(20)  # of six labels, two orders are often equal by chance
 
     same, other = np.arange(40), np.arange(40)[::-1]
     flipped = partial(augmented, random=True)
     first_of_two_workers(flipped(same), flipped(same))
     first_of_two_workers(augmented(same), augmented(same))
+    alike = SLICES((X[same], np.ones(40)))
+    without_labels = [alike.map(lambda x, y, n=n: (x + tf.random.normal([5], n), y)).batch(6) for n in (0.0, 9.0)]
+    with pytest.raises(ValueError, match="2 different first batches"):
+        first_of_two_workers(*without_labels)
     for make in (flipped, augmented):
         with pytest.raises(
             ValueError, match="2 replicas read 2 different first batches, so the workers' orders differ"
