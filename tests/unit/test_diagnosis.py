@@ -336,7 +336,7 @@ def test_stages_in_python_are_found_where_they_stand_inside_another(where):
 
 def test_a_first_pass_that_fills_a_cache_is_awaited_or_said_to_be_measured():
     def examples():
-        return numbers().repeat(8).map(slowly).cache().map(doubled).batch(8)
+        return numbers().repeat(3).map(slowly).cache().map(doubled).batch(8)
 
     filled = diagnose(examples(), seconds=3)
     assert not filled.note and not filled.bottleneck.in_python, str(filled)
@@ -345,7 +345,7 @@ def test_a_first_pass_that_fills_a_cache_is_awaited_or_said_to_be_measured():
 
 def test_calls_of_a_map_are_at_most_its_threads_and_python_next_to_computing_maps_may_wait():
     def waits(value):
-        time.sleep(0.02)
+        time.sleep(0.04)
         return value
 
     def of_python(value):
