@@ -40,9 +40,9 @@ class Pipeline:
       image by 2, 4 or 8 first, if that leaves at least ``image_size`` pixels: less work, but a pixel of our photographs
       differs by 0.7 of 255 on average at half the size, by up to 11 at a tenth. Use ``exact`` for images that must
       equal another program's, for example to evaluate a published model.
-    - ``augment``: in each epoch, crop each image at random and mirror half (8 to 100 % of the area, aspect ratio 3:4 to
-      4:3). The same ``seed`` gives the same crops in the same epoch of a dataset. Because the images change, a
-      ``cache`` then keeps the JPEG bytes. Only for the default ``parse``.
+    - ``augment``: in each epoch, a random resized crop of each image (8 to 100 % of the area, aspect ratio 3:4 to 4:3),
+      and a flip of half of them. The same ``seed`` gives the same crops in the same epoch of a dataset. Because the
+      images change, a ``cache`` then keeps the JPEG bytes. Only for the default ``parse``.
     - ``cycle_length``: number of shards to interleave: 1 reads them sequentially, "AUTOTUNE" interleaves up to 16, as
       many in parallel as the runtime chooses, and opens up to twice as many in advance. No effect on files.
     - ``num_parallel_calls``: examples, or batches with ``vectorize``, to process in parallel: 1 is a plain `map`, more,

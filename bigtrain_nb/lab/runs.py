@@ -117,10 +117,8 @@ def table(runs):
         rate = number(run.result.median) if unit else _rate(run.result)
         beside = ""
         if run.against:
-            same = run.comparison.results[run.against.name].rounds[
-                : len(run.result.rounds)
-            ]  # as this one, if eliminated
-            beside = f"{run.against.name}: {number(median(same))}"
+            count = len(run.result.rounds)  # fewer if it was eliminated
+            beside = f"{run.against.name}: {number(median(run.comparison.results[run.against.name].rounds[:count]))}"
         rows.append([(run.name,), *values, (rate,), _verdict(run), beside])
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):

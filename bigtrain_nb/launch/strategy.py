@@ -25,7 +25,7 @@ def strategy(timeout: float = 600) -> tf.distribute.Strategy:
     Workers with GPUs sum gradients with NCCL, others with TensorFlow's ring over gRPC; the printed line names which.
 
     When they meet, the tasks compare what they run: the script and the modules in its folder that are loaded by now,
-    arguments, versions, Keras settings, and the number of GPUs. Pass what differs in variables of the environment.
+    arguments, versions, Keras settings, and the number of GPUs. Pass what differs in environment variables.
 
     Raises ValueError if TF_CONFIG or other variables are invalid, and if only another launcher's, such as WORLD_SIZE=2,
     show that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run already,

@@ -16,7 +16,7 @@ _POLICIES = tf.data.experimental.AutoShardPolicy
 _UNEQUAL_ORDERS = (
     "so the workers' orders differ: an epoch would use some examples twice, and others never. Give shuffle a"
     " seed, dataset.shuffle(n, seed=1), and a generator the same seed on all workers; with NumPy arrays and"
-    " shuffle=True call keras.utils.set_random_seed(1) before fit. Random changes of all parts need seeds, too"
+    " shuffle=True call keras.utils.set_random_seed(1) before fit. A map that changes all parts needs seeds, too"
 )
 
 
@@ -43,7 +43,7 @@ class SharedDataOrder:
             raise ValueError(f"{len(firsts)} replicas read {found} different first batches, {_UNEQUAL_ORDERS}")
 
     def by_batches(self, dataset):
-        self._first = [0]
+        self._first, self._is_changed = [0], False
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
         if not any(hasattr(one, "order_is_known") for one in datasets_within(dataset)):  # checked by `EpochByEpoch`

@@ -366,7 +366,7 @@ def test_calls_of_a_map_are_at_most_its_threads_and_python_next_to_computing_map
 
 def test_time_in_short_inner_datasets_is_said_to_be_missing():
     read = Stage("interleave", "ParallelInterleave", 1, 70.0, ("a",))
-    assert "TensorFlow reports none of short datasets in interleave" in str(Diagnosis(700, (read,), 1400, {}, 2, 2.0))
+    assert "TensorFlow does not report short datasets in interleave" in str(Diagnosis(700, (read,), 1400, {}, 2, 2.0))
     assert "short datasets" not in str(Diagnosis(10_000, (read,), 14_000, {}, 2, 2.0))
 
 

@@ -96,7 +96,7 @@ class Diagnosis(Shown):
         words = [f"{slowest.name} is the bottleneck: {alone}."]
         of_many = [stage.name for stage in self.stages if _reads_many(stage.op)]
         if of_many and sum(stage.microseconds for stage in self.stages) < 0.2e6 / self.rate:
-            words.append(f"Most of the time is missing: TensorFlow reports none of short datasets in {of_many[-1]}.")
+            words.append(f"Most of the time is not shown: TensorFlow does not report short datasets in {of_many[-1]}.")
         in_python = [stage for stage in self.stages if stage.in_python]
         if in_python:
             names = " and ".join(stage.name for stage in in_python)
@@ -184,7 +184,8 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
     until = time.perf_counter() + seconds
-    while (fills := reader.note and "Cache" in str(times.places)) and time.perf_counter() < until:
+    has_cache = any("Cache" in place.op for place in times.places.values())
+    while (fills := has_cache and reader.note) and time.perf_counter() < until:
         _pull(reader, times, 0.0)
     times.nanoseconds.clear()
 
