@@ -265,7 +265,7 @@ def test_short_fits_add_up_to_rounds(clock):
     ],
 )
 def test_cards_of_one_name_that_are_slower_are_not_taken_for_it(monkeypatch, name, known):
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["GPU:0"])
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {"device_name": name})
     found = utilization.accelerator_here()
     assert (found and found.name) == known
