@@ -46,7 +46,7 @@ class EpochByEpoch:
         self._times_opened = _variable(tf.constant(0, tf.int64))
         self._kept = (first,)  # keeps its resources alive
         self.dataset = self._dataset().with_options(first.options())
-        self.dataset.order_is_known = True  # its own graph, with a variable, does not show it
+        self.dataset.first_epoch = first  # the graph of `dataset`, with a variable, does not show the order
 
     @property
     def times_opened(self):

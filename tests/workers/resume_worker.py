@@ -42,6 +42,15 @@ def epoch_of(folder, epoch):
     return numbers.shuffle(EXAMPLES, seed=epoch, reshuffle_each_iteration=False).map(example).batch(BATCH)
 
 
+def augmented(folder, worker, epoch):
+    """Return the batches of ``epoch_of`` with noise that each worker draws by itself."""
+
+    def noisy(x, y):
+        return {**x, "x": x["x"] + tf.random.normal(tf.shape(x["x"]), seed=worker + 1)}, y
+
+    return epoch_of(folder, epoch).map(noisy)
+
+
 class Recording(bt.Model):
     """Records the examples that this worker has trained."""
 
@@ -116,6 +125,10 @@ def main(folder, data, results, *ends):
     if not ends:
         print("not shared:", refused([folder, results / "none"][me], resume.model))
         print("no folder:", refused(results / "starts0", resume.model))
+        noisy = bt.Resume(results / "augmented", model_of(strategy))
+        batches = noisy.data(partial(augmented, Path(data), me))
+        noisy.model.fit(batches, epochs=1, shuffle=False, verbose=0, callbacks=[noisy])
+        print("augmented:", noisy.epoch, "epoch")
 
 
 def saving(folder):

@@ -100,6 +100,11 @@ def test_a_folder_that_is_not_shared_or_that_the_chief_cannot_write_is_an_error_
     assert "another worker cannot resume from" in said[1]["no folder"]
 
 
+def test_workers_may_augment_the_same_examples_differently(whole):
+    for worker in range(2):
+        assert "augmented: 1 epoch" in whole[0].logs(worker)
+
+
 def test_kill_9_in_the_middle_of_a_save_costs_no_more_than_that_save(tmp_path):
     job = bt.run_workers(resume_worker.__file__, 1, arguments=[tmp_path], timeout=SECONDS)
     eventually(lambda: job.logs(0).count("saved") >= 3)
