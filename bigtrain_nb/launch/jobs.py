@@ -39,9 +39,8 @@ def run_workers(
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
     ``script_or_code`` is a script (a path, or a string that ends in ".py"), run with ``arguments`` in the current
-    folder; or Python code as a string. Each worker has TF_CONFIG in its environment, with free loopback ports, so that
-    `bigtrain_nb.strategy` or `tf.distribute.MultiWorkerMirroredStrategy` connects them; worker 0 is the chief. ``env``
-    adds variables.
+    folder; or Python code as a string. Each worker's TF_CONFIG has free loopback ports, by which `bigtrain_nb.strategy`
+    or `tf.distribute.MultiWorkerMirroredStrategy` connects them; worker 0 is the chief. ``env`` adds variables.
 
     A worker fails if its exit code is not 0. The others then have ``grace_period`` seconds to exit by themselves before
     SIGTERM, and SIGKILL 5 s later. Then all are restarted, at most ``restarts`` times, with BIGTRAIN_RESTART=1, 2, ...
@@ -51,8 +50,7 @@ def run_workers(
     ``timeout`` ends the job after that many seconds. The job also ends when the `Job` is garbage-collected or this
     process ends. The workers' child processes end with them, on Linux even those in other sessions.
 
-    TensorFlow listens on all addresses of this machine, without a password: anyone who reaches its port can read and
-    write your files.
+    TensorFlow listens on all addresses, without a password: anyone who reaches its port can read and write your files.
 
     GPUs are divided evenly among the workers, or each gets ``gpus_per_worker`` of them, 0 for none. If there are too
     few, or none, all workers run on the CPU; the job's card shows the assignment.
@@ -73,6 +71,8 @@ def run_workers(
     of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
     of_kind("env", env, Mapping | None, "a dictionary {variable name: value}")
+    if env and any(value is None for value in env.values()):
+        raise ValueError(f"env={env!r:.99} has None as a value: leave that variable out")
     if gpus_per_worker is not None:
         integer("gpus_per_worker", gpus_per_worker, 0)
     script, source = _script(script_or_code)

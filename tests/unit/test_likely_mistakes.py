@@ -159,6 +159,7 @@ MISTAKES = {
     "bt.run_workers('pass', '2')": "workers='2' must be an integer of at least 1",
     "bt.run_workers('pass', 2, arguments='--steps 3')": "arguments='--steps 3' must be a list",
     "bt.run_workers('pass', 2, env='A=1')": "env='A=1' must be a dictionary",
+    "bt.run_workers('pass', 2, env={'A': None})": "has None as a value: leave that variable out",
     "bt.run_workers('pass', 2, timeout=0)": "timeout=0 must be a positive, finite number of seconds",
     "bt.strategy(timeout='600')": "timeout='600' must be a positive, finite number of seconds",
     "bt.peak_memory(DATASET.cardinality())": "must be a function that can be called with no arguments",
