@@ -416,7 +416,7 @@ def numbered_from(first, callbacks):
     """Add ``first()``, the batches done before a restart, to the numbers of training batches that callbacks receive."""
 
     def numbered(method):
-        return lambda batch, logs=None: method(batch + first(), logs)
+        return lambda batch, logs=None: method(batch + first(), logs=logs)
 
     with ExitStack() as stack:
         for one, name in product(callbacks, ("on_train_batch_begin", "on_train_batch_end")):

@@ -38,7 +38,7 @@ class SharedDataOrder:
         """Raise ValueError if the workers have read different first batches. All must call it."""
         firsts = self._gather(tf.constant(np.resize(self._first, 64), tf.int64))  # as many on all, even without a batch
         is_equal = (firsts == firsts[0]).all(axis=0)  # of each part
-        if not ((is_equal & (firsts[0] > 0)).any() if self._is_changed else is_equal.all()):
+        if not is_equal.all() and not (self._is_changed and (is_equal & (firsts[0] > 0)).any()):
             found = len(np.unique(firsts, axis=0))
             raise ValueError(f"{len(firsts)} replicas read {found} different first batches, {_UNEQUAL_ORDERS}")
 

@@ -336,7 +336,7 @@ def _found_out(share, loss):
             return "not examined", "it calls Python functions in a step, which may change state"
     except Exception as error:  # an eager-only function
         return "not examined", first_sentence(error)
-    if loss.reduces and len(loss.shape) > 0:
+    if loss.reduces and tf.TensorShape(loss.shape).num_elements() != 1:
         return "several numbers", loss.shape
     why = None
     for labels in LABELS[2:] if loss.name == OWN else LABELS:  # large ones would hide other terms

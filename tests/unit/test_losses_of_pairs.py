@@ -318,6 +318,12 @@ def test_a_compute_loss_that_is_several_numbers_is_refused(how):
         fit(model, y=X[:, :4])
 
 
+def test_a_compute_loss_of_one_number_may_keep_its_axis():
+    model = computing(lambda loss, x, y, outputs: tf.reduce_mean((y - outputs) ** 2, keepdims=True), **MICRO_BATCHES)
+    with pytest.warns(UserWarning, match="one number for a batch"):
+        fit(model, y=X[:, :4])
+
+
 def test_a_compute_loss_is_examined_again_after_compile():
     def own(reduce):
         return lambda x=None, y=None, y_pred=None, sample_weight=None, training=True: reduce((y - y_pred) ** 2)
