@@ -46,10 +46,10 @@ class SharedDataOrder:
         self._first, self._is_changed = [0], False
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
-        of_epochs = [one.first_epoch for one in datasets_within(dataset) if hasattr(one, "first_epoch")]
-        traits = traits_of(of_epochs[0] if of_epochs else dataset)
-        _refuse_random_order(traits)
-        self._is_changed = bool(traits.changes_examples)
+        first = next((one.first_epoch for one in datasets_within(dataset) if hasattr(one, "first_epoch")), None)
+        if first is None:  # otherwise `EpochByEpoch` has checked it
+            _refuse_random_order(traits_of(dataset))
+        self._is_changed = bool(traits_of(first or dataset).changes_examples)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
         return recording_first(dataset, 1, self._note).with_options(options)

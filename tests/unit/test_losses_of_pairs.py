@@ -319,9 +319,15 @@ def test_a_compute_loss_that_is_several_numbers_is_refused(how):
 
 
 def test_a_compute_loss_of_one_number_may_keep_its_axis():
-    model = computing(lambda loss, x, y, outputs: tf.reduce_mean((y - outputs) ** 2, keepdims=True), **MICRO_BATCHES)
-    with pytest.warns(UserWarning, match="one number for a batch"):
+    def trained(keepdims):
+        model = computing(lambda *given: tf.reduce_mean((given[2] - given[3]) ** 2, keepdims=keepdims), **MICRO_BATCHES)
         fit(model, y=X[:, :4])
+        return model.get_weights()
+
+    with pytest.warns(UserWarning, match="one number for a batch"):
+        found = trained(True)
+    for weight, expected in zip(found, trained(False), strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-6)
 
 
 def test_a_compute_loss_is_examined_again_after_compile():

@@ -124,7 +124,7 @@ def test_batches_have_the_numbers_of_one_fit(tmp_path):
             super().__init__()
             self.numbers = []
 
-        def on_train_batch_begin(self, batch, logs=None):
+        def on_train_batch_begin(self, batch, *, logs):  # Keras passes it by keyword
             self.numbers.append(batch)
             self.model.optimizer.learning_rate = 0.01 * (batch + 1)
 
